@@ -1,0 +1,49 @@
+# Every target makes its own environment first; nothing else needs to be installed but Python.
+
+VENV ?= .venv
+PYTHON ?= python3
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# torch brings libgomp, paddle brings libiomp5. In one process their idle threads spin against each other.
+demo test bench: export OMP_WAIT_POLICY := PASSIVE
+demo test bench: export KMP_BLOCKTIME := 0
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(STAMP)  ## compare a small pair of models and show the report
+	$(BIN)/padiff demo $(ARGS)
+
+test: $(STAMP)  ## run the tests; ARGS="-k name" passes options on
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## fix style and formatting in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove caches, build output and logs; the environment stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis padiff_log padiff_dump
+	for folder in src tests benchmarks examples; do \
+		if [ -d $$folder ]; then find $$folder -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
+	done
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@

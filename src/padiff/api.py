@@ -1,0 +1,130 @@
+"""The native door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from padiff.capture import check_arguments
+from padiff.compare import as_tolerance
+from padiff.errors import ArgumentError, NotAvailableError, WeightError
+from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
+from padiff.frameworks.tree import LiveTree
+from padiff.inputs import fresh_arguments, one_or_two
+from padiff.pipeline import Job, copy_weights, plan_of, run_job
+from padiff.records import Rules, Tolerance
+from padiff.result import Result
+
+LATER = "single step, op level and dumps come with a later version; module level in one process works today"
+
+
+def compare(
+    base: Any,
+    raw: Any,
+    inputs: Any,
+    *,
+    loss: Any = None,
+    optimizers: tuple[Any, Any] | None = None,
+    steps: int = 1,
+    weights: Literal["copy", "keep"] = "copy",
+    tolerance: str | tuple[float, float] | Tolerance = "auto",
+    phase: Literal["forward", "both"] = "both",
+    level: Literal["module", "op"] = "module",
+    rules: Rules | Mapping[str, str] | None = None,
+    dump: str | Path | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
+
+    ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
+    """
+    _choice("weights", weights, ("copy", "keep"))
+    _choice("phase", phase, ("forward", "both"))
+    _choice("level", level, ("module", "op"))
+    if level == "op":
+        raise NotAvailableError('level="op" is not in this version yet', LATER)
+    if dump is not None:
+        raise NotAvailableError("dump= is not in this version yet", LATER)
+    base_live = module_tree(adapter_of_model(base, "base"), base)
+    raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
+    job = Job(
+        base=base_live,
+        raw=raw_live,
+        arguments=fresh_arguments(base_live, raw_live, *one_or_two(inputs, base_live, raw_live)),
+        losses=pair_of_losses(loss),
+        optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
+        steps=check_steps(steps),
+        backward=phase == "both",
+        tolerance=as_tolerance(tolerance),
+        rules=_rules(rules, base_live, raw_live),
+    )
+    for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
+        check_arguments(live, side, arguments)
+    if job.steps > 1 and job.optimizers is None:
+        raise ArgumentError(f"steps is {steps}, but optimizers is None: nothing would change between steps", "steps=1")
+    plan = plan_of(job)
+    if weights == "copy":
+        if plan.problems:
+            problem = plan.problems[0]
+            raise WeightError(f"base's weights don't fit into raw: {problem.message}", problem.hint)
+        copy_weights(job, plan)
+    return run_job(job, plan, copied=weights == "copy")
+
+
+def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
+    """One loss for both models, or a pair."""
+    if loss is None:
+        return None, None
+    if isinstance(loss, (tuple, list)):
+        if len(loss) != 2 or not all(one is None or callable(one) for one in loss):
+            raise ArgumentError(f"loss is {loss!r}, expected one function for both models or a pair of functions")
+        return loss[0], loss[1]
+    if not callable(loss):
+        raise ArgumentError(f"loss is a {type(loss).__name__}, expected a function of the model's output")
+    return loss, loss
+
+
+def pair_of_optimizers(optimizers: Any, base: LiveTree, raw: LiveTree, name: str = "optimizers") -> tuple[Any, Any] | None:
+    """Two optimizers, or two functions that step and clear, each for its own model."""
+    if optimizers is None:
+        return None
+    if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
+        raise ArgumentError(
+            f"{name} is a {type(optimizers).__name__}, expected a pair: one optimizer (or function without arguments) per model"
+        )
+    for live, optimizer, side in zip((base, raw), optimizers, ("base", "raw"), strict=True):
+        adapter = adapter_of_optimizer(optimizer)
+        if adapter is None and not callable(optimizer):
+            raise ArgumentError(
+                f"{name}: the one of the {side} model is a {type(optimizer).__name__}, expected a {live.adapter.name} "
+                "optimizer or a function without arguments that steps and clears the gradients"
+            )
+        if adapter is not None and adapter.name != live.adapter.name:
+            raise ArgumentError(
+                f"{name}: the one of the {side} model ({live.adapter.name}) is a {adapter.name} optimizer",
+                "give the optimizers in the order of the models",
+            )
+    return optimizers[0], optimizers[1]
+
+
+def check_steps(steps: Any) -> int:
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ArgumentError(f"steps is {steps!r}, expected a whole number of at least 1")
+    return steps
+
+
+def _rules(rules: Rules | Mapping[str, str] | None, base: LiveTree, raw: LiveTree) -> Rules:
+    if rules is None or isinstance(rules, Rules):
+        return rules or Rules()
+    base_paths, raw_paths = base.tree.by_path(), raw.tree.by_path()
+    for raw_path, base_path in rules.items():
+        for path, known, side in ((raw_path, raw_paths, "raw"), (base_path, base_paths, "base")):
+            if path not in known:
+                raise ArgumentError(f"rules: {side} has no module {path!r}", 'rules are written {"raw.path": "base.path"}')
+    return Rules(pairs=tuple((base_path, raw_path) for raw_path, base_path in rules.items()))
+
+
+def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ArgumentError(f"{name} is {value!r}, expected {' or '.join(map(repr, allowed))}")

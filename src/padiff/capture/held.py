@@ -1,0 +1,81 @@
+"""Values seen in a run, held by reference and copied only when somebody is about to overwrite them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from padiff.frameworks import Adapter
+from padiff.records import Array
+
+
+class Held:
+    """A framework's tensor as it was when seen."""
+
+    __slots__ = ("_adapter", "_tensor", "_version", "dtype", "shape")
+
+    def __init__(self, adapter: Adapter, tensor: Any) -> None:
+        self._adapter = adapter
+        self._tensor = tensor
+        self._version: int | None = adapter.version(tensor)
+        self.shape = adapter.shape(tensor)
+        self.dtype = adapter.dtype(tensor)
+
+    def numpy(self) -> Array:
+        if self._tensor is None:
+            raise RuntimeError("the elements of this value were released")
+        return self._adapter.to_numpy(self._tensor)
+
+    def storage(self) -> int | None:
+        """Whose memory it reads; None when it has its own or none."""
+        return None if self._tensor is None or self._version is None else self._adapter.storage(self._tensor)
+
+    def secure(self) -> None:
+        """Take a copy: the memory is about to be written."""
+        if self._tensor is not None and self._version is not None:
+            self._tensor = self._adapter.clone(self._tensor)
+            self._version = None
+
+    @property
+    def overwritten(self) -> bool:
+        """Somebody wrote into the memory and was not seen in time."""
+        return (
+            self._tensor is not None and self._version is not None and self._adapter.version(self._tensor) != self._version
+        )
+
+    def detach(self) -> None:
+        """Let go of the autograd graph, keep the elements."""
+        if self._tensor is not None and self._version is not None:
+            self._tensor = self._tensor.detach()
+
+    def release(self) -> None:
+        self._tensor = None
+
+    def __repr__(self) -> str:
+        return f"Held({self.dtype}{list(self.shape)})"
+
+
+class HostValue:
+    """A value that padiff computed itself."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+    @property
+    def dtype(self) -> str:
+        return str(self._array.dtype)
+
+    @property
+    def overwritten(self) -> bool:
+        return False
+
+    def numpy(self) -> Array:
+        return self._array
+
+    def release(self) -> None:
+        self._array = self._array[:0]

@@ -1,0 +1,243 @@
+"""Turns what hooks see into calls: who called whom with which tensors, in order."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from padiff.capture.held import Held
+from padiff.frameworks import Adapter
+from padiff.frameworks.protocol import Handle
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Call, Frame, Slot, Value
+
+_OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class Observer(Protocol):
+    """Told of calls and gradients while the model runs."""
+
+    def on_call(self, call: Call) -> None: ...
+
+    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that has begun and not ended."""
+
+    index: int
+    node: int
+    module: Any
+    occurrence: int
+    inputs: tuple[Slot, ...]
+    stack: tuple[Frame, ...]
+    first_tensor: int
+    owned: list[tuple[tuple[int, int], Held]] = field(default_factory=list)
+    """Tensors first seen in its own code: between its children, or returned by them."""
+
+
+class Recorder:
+    """Records one step of one model. With ``keep`` off, holds no tensor longer than its caller could."""
+
+    def __init__(
+        self,
+        live: LiveTree,
+        *,
+        gradients: bool,
+        observer: Observer | None = None,
+        keep: bool = True,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.gradients: dict[int, Held] = {}
+        self._live = live
+        self._adapter: Adapter = live.adapter
+        self._node_of = live.node_of()
+        self._want_gradients = gradients
+        self._observer = observer
+        self._keep = keep
+        self._open: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
+        self._entered = 0
+        self._occurrences: Counter[int] = Counter()
+        self._tensors = 0
+        self._known: dict[tuple[int, int], tuple[int, Held]] = {}
+        self._unindexed: list[tuple[tuple[int, int], Held]] = []
+        self._by_storage: dict[int, list[tuple[tuple[int, int], Held]]] = {}
+        self._handles: list[Handle] = []
+        self._thread = threading.get_ident()
+        self._user_code: dict[str, bool] = {}
+        self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
+
+    @contextmanager
+    def attached(self, nodes: frozenset[int]) -> Iterator[None]:
+        """Hooks on the modules of ``nodes``; off again afterwards, whatever happens."""
+        modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
+        with ExitStack() as stack:
+            stack.callback(self._finish)
+            for handle in self._adapter.attach(modules.values(), self._enter, self._leave):
+                stack.callback(handle.remove)
+            stack.enter_context(self._adapter.watch_writes(self._about_to_write))
+            yield
+
+    def innermost(self) -> str | None:
+        """Path of the module that is running now; after an exception, of the one that raised."""
+        node = self._open[-1].node
+        return None if node < 0 else self._live.tree.nodes[node].path
+
+    # --- called by the hooks
+
+    def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        node = self._node_of[id(module)]
+        inputs = self._slots(args, kwargs)
+        stack = self._user_stack()
+        opened = _Open(self._entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
+        self._entered += 1
+        self._occurrences[node] += 1
+        self._open.append(opened)
+
+    def _leave(self, module: Any, output: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        # A module that raised and was caught by the user's code left its call open above this one.
+        while len(self._open) > 1 and self._open[-1].module is not module:
+            self._open.pop()
+        if len(self._open) == 1:
+            return
+        opened = self._open.pop()
+        parent = self._open[-1]
+        inside = (opened.first_tensor, self._tensors)
+        with self._adapter.no_grad():
+            outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
+        node = self._live.tree.nodes[opened.node]
+        call = Call(
+            index=opened.index,
+            parent=parent.index,
+            node=opened.node,
+            path=node.path,
+            kind=node.kind,
+            occurrence=opened.occurrence,
+            inputs=opened.inputs,
+            outputs=outputs,
+            tensors=inside,
+            stack=opened.stack,
+        )
+        self.calls.append(call)
+        if self._observer is not None:
+            self._observer.on_call(call)
+        self._hand_over(opened, parent, call)
+
+    def _hand_over(self, opened: _Open, parent: _Open, call: Call) -> None:
+        """What the call returns now belongs to its parent; the rest nobody will see again."""
+        if self._keep:
+            return
+        returned = {id(slot.value) for slot in call.outputs}
+        for key, held in opened.owned:
+            if id(held) in returned:
+                parent.owned.append((key, held))
+            else:
+                self._known.pop(key, None)
+                held.release()
+
+    def _about_to_write(self, tensor: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        for key, held in self._unindexed:
+            storage = held.storage()
+            if storage is not None:
+                self._by_storage.setdefault(storage, []).append((key, held))
+        self._unindexed.clear()
+        for key, held in self._by_storage.pop(self._adapter.storage(tensor), ()):
+            self._known.pop(key, None)
+            held.secure()
+
+    def _on_gradient(self, number: int, gradient: Any) -> None:
+        held = Held(self._adapter, gradient)
+        if self._observer is not None:
+            self._observer.on_gradient(number, held)
+        else:
+            self.gradients[number] = held
+
+    # --- tensors
+
+    def _slots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Slot, ...]:
+        slots: list[Slot] = []
+        named: list[tuple[str, Any]] = [(str(place), value) for place, value in enumerate(args)]
+        if kwargs:
+            named.extend(kwargs.items())
+        for name, value in named:
+            if self._adapter.is_tensor(value):
+                slots.append(self._slot(name, value))
+            elif not isinstance(value, _PLAIN):
+                slots.extend(self._slot(f"{name}.{inner}", t) for inner, t in self._adapter.flatten(value))
+        return tuple(slots)
+
+    def _slot(self, name: str, tensor: Any) -> Slot:
+        key = (id(tensor), self._adapter.version(tensor))
+        known = self._known.get(key)
+        if known is None:
+            known = self._first_sight(key, tensor)
+        return Slot(name, known[0], known[1])
+
+    def _first_sight(self, key: tuple[int, int], tensor: Any) -> tuple[int, Held]:
+        held = Held(self._adapter, tensor)
+        number = self._tensors
+        self._tensors += 1
+        self._known[key] = (number, held)
+        self._unindexed.append((key, held))
+        self._open[-1].owned.append((key, held))
+        if self._want_gradients:
+            handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
+            if handle is not None:
+                self._handles.append(handle)
+        return number, held
+
+    def _finish(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for _, held in self._known.values():
+            held.detach()
+        self._known.clear()
+        self._by_storage.clear()
+        self._unindexed.clear()
+
+    # --- the user's lines
+
+    def _user_stack(self) -> tuple[Frame, ...]:
+        """Frames of the user's code from here out to the call of the model, outermost first."""
+        found: list[Frame] = []
+        frame = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            if code is _BOUNDARY:
+                break
+            if self._is_user_code(code.co_filename):
+                found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
+            frame = frame.f_back  # type: ignore[assignment]
+        found.reverse()
+        return tuple(found)
+
+    def _is_user_code(self, filename: str) -> bool:
+        known = self._user_code.get(filename)
+        if known is None:
+            known = not filename.startswith(self._foreign) and not filename.startswith("<")
+            self._user_code[filename] = known
+        return known
+
+
+def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the model; walking up the stack for the user's lines ends here."""
+    return model(*args, **kwargs)
+
+
+_BOUNDARY = call_model.__code__

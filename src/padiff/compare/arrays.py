@@ -1,0 +1,163 @@
+"""Two arrays to one outcome: shape, dtype, NaN and Inf, values, in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from padiff.compare import words
+from padiff.compare.examine import Details, examine
+from padiff.compare.kinds import Kind, kind_of_pair
+from padiff.compare.measure import Sums, lopsided_cosine, measure
+from padiff.compare.tolerance import rounding_bound, suggest
+from padiff.records import Array, Numbers, Outcome, Tolerance
+
+DOUBT = 1e-4
+"""Sums of single-precision blocks are good to about 1e-6: closer to the bound than this, double decides."""
+GUARD = 1 - 1e-6
+"""An element closer to its bound than this is left to the second look."""
+
+
+class _Case(NamedTuple):
+    """What is compared, and how."""
+
+    base: Array
+    raw: Array
+    kind: Kind
+    tolerance: Tolerance
+
+
+def compare_arrays(base: Array, raw: Array, tolerance: Tolerance, *, detail: bool = False) -> Outcome:
+    """How far ``raw`` is from ``base``, and whether ``tolerance`` allows it.
+
+    ``detail`` asks for the mismatch count, relative and ULP differences and the worst place also where the
+    arrays agree; where they differ these are always given. NaN and Inf that both sides share are no
+    difference and are left out of the numbers. ``max_rel`` leaves out elements whose base is 0, unless
+    all are: then it is inf. In the mode ``mean`` the mismatched elements are those over
+    ``atol + rtol * abs(base)``, in ``auto`` those over the allowed root mean square error.
+    """
+    if base.shape != raw.shape:
+        return Outcome("different", "shape", f"shapes differ: base {list(base.shape)}, raw {list(raw.shape)}")
+    case = _Case(base, raw, kind_of_pair(base.dtype, raw.dtype), tolerance)
+    with np.errstate(all="ignore"):
+        if base.dtype != raw.dtype:
+            return _other_dtype(case)
+        return _values(case, detail)
+
+
+def missing(message: str) -> Outcome:
+    """The outcome where one side has no tensor, or not the structure of the other."""
+    return Outcome("different", "structure", message)
+
+
+def _other_dtype(case: _Case) -> Outcome:
+    """Different in any case; what the values do is worth knowing."""
+    found = _values(case, detail=False)
+    numbers = found.numbers
+    if found.agrees:
+        values = "the values are equal" if found.verdict == "equal" else f"the values agree ({case.tolerance})"
+    elif found.reason == "values" and numbers and numbers.rmse <= rounding_bound(case.kind, numbers.base_rms):
+        values = f"the values agree within the rounding of {case.kind.name}"
+    else:
+        values = f"and so do the values: {found.message}"
+    message = f"dtypes differ: base {case.base.dtype}, raw {case.raw.dtype}; {values}"
+    return dataclasses.replace(found, verdict="different", reason="dtype", message=message, suggestion=None)
+
+
+def _values(case: _Case, detail: bool) -> Outcome:
+    if case.base.size == 0:
+        return Outcome("equal", None, "equal (no elements)", Numbers(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0.0, 0))
+    sums = _measure(case)
+    numbers = sums.numbers()
+    if sums.lopsided:
+        angle = lopsided_cosine(case.base, case.raw, case.kind, sums)
+        numbers = dataclasses.replace(numbers, cosine=angle)
+    if sums.unlike:
+        return _nonfinite(case, numbers)
+    if sums.peak == 0.0:
+        ulp = 0 if case.kind.bits else None
+        return Outcome("equal", None, "equal", dataclasses.replace(numbers, mismatched=0, max_rel=0.0, max_ulp=ulp))
+    error, allowed = _error_and_bound(case, numbers)
+    within = _surely_within(case.tolerance, sums) if error is None else error <= allowed < math.inf
+    if within and not detail:
+        shown = None if error is None else allowed
+        return Outcome("rounding", None, words.within(numbers, case.tolerance, error, allowed), numbers, shown)
+    return _detailed(case, numbers, error, allowed)
+
+
+def _measure(case: _Case) -> Sums:
+    """The first look in the quick type; in the wide one where that cannot tell."""
+    base, raw, kind, tolerance = case
+    rtol = tolerance.rtol * GUARD if tolerance.mode == "strict" and tolerance.rtol > 0 else None
+    sums = measure(base, raw, kind, kind.quick, rtol)
+    if kind.quick == kind.wide or sums.peak == 0.0:
+        return sums
+    error, allowed = _error_and_bound(case, sums.numbers())
+    doubtful = error is not None and abs(error - allowed) <= DOUBT * allowed
+    return measure(base, raw, kind, kind.wide, rtol) if doubtful or not sums.trusted else sums
+
+
+def _error_and_bound(case: _Case, numbers: Numbers) -> tuple[float | None, float]:
+    """The one error a mode looks at and its bound; None for ``strict``, which looks at every element."""
+    tolerance = case.tolerance
+    if tolerance.mode == "mean":
+        return numbers.mean_abs, tolerance.atol + tolerance.rtol * numbers.base_mean_abs
+    if tolerance.mode == "auto":
+        return numbers.rmse, rounding_bound(case.kind, numbers.base_rms)
+    return None, 0.0
+
+
+def _surely_within(tolerance: Tolerance, sums: Sums) -> bool:
+    atol = tolerance.atol * GUARD
+    return sums.peak <= atol or (tolerance.rtol > 0 and sums.excess <= atol)
+
+
+def _detailed(case: _Case, numbers: Numbers, error: float | None, allowed: float) -> Outcome:
+    base, raw, kind, tolerance = case
+    rtol, atol = (0.0, allowed) if tolerance.mode == "auto" else (tolerance.rtol, tolerance.atol)
+    details = examine(base, raw, kind, rtol, atol)
+    numbers = _filled(case, numbers, details)
+    within = details.mismatched == 0 if error is None else error <= allowed < math.inf
+    if error is None:
+        place = details.over if details.over >= 0 else details.worst
+        allowed = atol + rtol * abs(float(base.flat[place]) if kind.family != "complex" else base.flat[place])
+    if within:
+        return Outcome("rounding", None, words.within(numbers, tolerance, error, allowed), numbers, allowed)
+    message = words.different(base, raw, numbers, details, tolerance, error, allowed)
+    return Outcome("different", "values", message, numbers, allowed, _suggestion(case, numbers, details))
+
+
+def _filled(case: _Case, numbers: Numbers, details: Details) -> Numbers:
+    """The numbers with what the second look found."""
+    worst = words.place(case.base, details.worst) if details.worst >= 0 else None
+    return dataclasses.replace(
+        numbers,
+        max_abs=details.max_abs,
+        mismatched=details.mismatched,
+        max_rel=details.max_rel,
+        max_ulp=details.max_ulp,
+        worst=worst,
+        base_worst=None if worst is None else case.base[worst].item(),
+        raw_worst=None if worst is None else case.raw[worst].item(),
+    )
+
+
+def _nonfinite(case: _Case, numbers: Numbers) -> Outcome:
+    details = examine(case.base, case.raw, case.kind, case.tolerance.rtol, case.tolerance.atol)
+    message = words.nonfinite(case.base, case.raw, details)
+    return Outcome("different", "nonfinite", message, _filled(case, numbers, details))
+
+
+def _suggestion(case: _Case, numbers: Numbers, details: Details) -> Tolerance | None:
+    """A tolerance that would hold, where the error is what rounding explains."""
+    tolerance = case.tolerance
+    if tolerance.mode == "auto" or numbers.rmse > rounding_bound(case.kind, numbers.base_rms):
+        return None
+    if tolerance.mode == "strict":
+        return suggest(case.kind, tolerance, details.needed_rtol, details.needed_atol)
+    scale = numbers.base_mean_abs
+    needed_rtol = (numbers.mean_abs - tolerance.atol) / scale if scale > 0 else math.inf
+    return suggest(case.kind, tolerance, needed_rtol, numbers.mean_abs - tolerance.rtol * scale)

@@ -1,0 +1,83 @@
+"""Which deviation is allowed: what the user may write, and what a dtype's rounding explains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from padiff.compare.kinds import Kind
+from padiff.errors import ArgumentError
+from padiff.records import Tolerance
+
+AUTO_FACTORS: dict[str, float] = {
+    "float64": 400.0,
+    "float32": 400.0,
+    "complex128": 400.0,
+    "complex64": 400.0,
+    "float16": 30.0,
+    "bfloat16": 30.0,
+}
+"""How many eps of a dtype the relative error's norm may reach: generous enough for the rounding of a
+24-layer transformer between two frameworks."""
+
+COARSE_FACTOR = 2.0
+"""For the 8-bit floats and below, whose eps is already a good part of the value."""
+
+EXPECTED = '"auto", "exact", a pair (rtol, atol) or a padiff.Tolerance, with bounds that are finite and not negative'
+
+
+def as_tolerance(value: object) -> Tolerance:
+    """What the user wrote for ``tolerance``, as a Tolerance; raises ArgumentError for anything else."""
+    if isinstance(value, Tolerance):
+        found = value
+    elif value == "auto":
+        return Tolerance(mode="auto")
+    elif value == "exact":
+        return Tolerance(rtol=0.0, atol=0.0, mode="strict")
+    elif isinstance(value, (tuple, list)) and len(value) == 2:
+        found = Tolerance(rtol=value[0], atol=value[1], mode="strict")
+    else:
+        raise _refusal(value)
+    if found.mode not in ("mean", "strict", "auto") or not (_is_bound(found.rtol) and _is_bound(found.atol)):
+        raise _refusal(value)
+    return Tolerance(rtol=float(found.rtol), atol=float(found.atol), mode=found.mode)
+
+
+def rounding_bound(kind: Kind, base_rms: float) -> float:
+    """The root mean square error that rounding explains; 0 for integers, which do not round."""
+    factor = AUTO_FACTORS.get(kind.name, COARSE_FACTOR)
+    return factor * (kind.eps * base_rms + kind.step)
+
+
+def suggest(kind: Kind, tolerance: Tolerance, needed_rtol: float, needed_atol: float) -> Tolerance:
+    """The tolerance in the same mode that would hold: a larger rtol if a sane one does it, else a larger atol.
+
+    ``needed_rtol`` holds with the given atol, ``needed_atol`` with the given rtol.
+    """
+    # A base value next to zero can ask for any rtol, which would then excuse every other value too.
+    sane_rtol = 10 * AUTO_FACTORS.get(kind.name, COARSE_FACTOR) * kind.eps
+    if needed_rtol <= sane_rtol:
+        return Tolerance(rtol=round_up(needed_rtol), atol=tolerance.atol, mode=tolerance.mode)
+    return Tolerance(rtol=tolerance.rtol, atol=round_up(needed_atol), mode=tolerance.mode)
+
+
+def round_up(value: float) -> float:
+    """The next number with one significant digit; it lies above ``value`` by at least a millionth."""
+    if value <= 0.0:
+        return 0.0
+    value *= 1 + 1e-6
+    exponent = math.floor(math.log10(value))
+    found = float(f"{math.ceil(value / 10.0**exponent)}e{exponent}")
+    # The division may have rounded down onto a whole digit.
+    return found if found >= value else float(f"{math.ceil(value / 10.0**exponent) + 1}e{exponent}")
+
+
+def _is_bound(value: Any) -> bool:
+    try:
+        return not isinstance(value, (bool, str)) and math.isfinite(value) and value >= 0
+    except TypeError:
+        return False
+
+
+def _refusal(value: object) -> ArgumentError:
+    return ArgumentError(f"tolerance: got {value!r}, expected {EXPECTED}")

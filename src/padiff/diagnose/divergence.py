@@ -1,0 +1,203 @@
+"""From comparisons to the place where it starts: the first call whose inputs agree and whose outputs don't."""
+
+from __future__ import annotations
+
+import linecache
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from padiff.records import Call, Comparison, Divergence, Frame, ModuleTree, SourceLine, StepComparison
+
+
+def find_divergence(step: StepComparison, trees: tuple[ModuleTree, ModuleTree]) -> Divergence | None:
+    """Where this step's difference starts, in the order forward, loss, backward, gradients, weights, buffers."""
+    return (
+        _in_forward(step)
+        or _in_loss(step)
+        or _in_backward(step)
+        or _in_state(step, trees, "gradient", "")
+        or _in_state(step, trees, "weight", "gradients agree and the weights after the step don't: look at the optimizer")
+        or _in_state(step, trees, "buffer", "outputs agree and what the layer remembers doesn't (running statistics)")
+    )
+
+
+# ------------------------------------------------------------------ forward
+
+
+def _in_forward(step: StepComparison) -> Divergence | None:
+    by_call = _by_call(step.comparisons, "forward")
+    differing = [c for c in step.comparisons if c.phase == "forward" and c.role in ("input", "output") and not c.agrees]
+    if not differing:
+        return None
+    for base, raw in step.pairs:
+        inputs, outputs = by_call[raw.index]
+        wrong = next((c for c in outputs if not c.agrees), None)
+        if wrong is not None and all(c.agrees for c in inputs):
+            return _at_call(step, base, raw, wrong, _own_code(step, raw, by_call))
+    return _at_first(step, differing)
+
+
+def _own_code(step: StepComparison, raw: Call, by_call: dict[int, tuple[list[Comparison], list[Comparison]]]) -> str:
+    """When every child is right by itself, the difference arises between two of them: name the two."""
+    children = [(b, r) for b, r in step.pairs if r.parent == raw.index]
+    if not children:
+        return ""
+    children.sort(key=lambda pair: pair[1].index)
+    before: Call | None = None
+    for _, child in children:
+        inputs, _outputs = by_call[child.index]
+        if any(not c.agrees for c in inputs):
+            return _between(before, child)
+        before = child
+    return _between(before, None)
+
+
+def _between(before: Call | None, after: Call | None) -> str:
+    def name(call: Call) -> str:
+        where = f", line {call.stack[-1].line}" if call.stack else ""
+        return f"{call.path}{where}"
+
+    if before is None and after is None:
+        return ""
+    if after is None:
+        return f"the difference arises in the module's own code after its last child ({name(before)})"  # type: ignore[arg-type]
+    if before is None:
+        return f"the difference arises in the module's own code before its first child ({name(after)})"
+    return f"the difference arises in the module's own code between its children {name(before)} and {name(after)}"
+
+
+# ------------------------------------------------------------------ loss and backward
+
+
+def _in_loss(step: StepComparison) -> Divergence | None:
+    wrong = next((c for c in step.comparisons if c.role == "loss" and not c.agrees), None)
+    if wrong is None:
+        return None
+    note = "the outputs agree and the loss doesn't: look at the loss functions"
+    return _divergence(wrong, (), (), note)
+
+
+def _in_backward(step: StepComparison) -> Divergence | None:
+    gradients = [c for c in step.comparisons if c.phase == "backward"]
+    differing = [c for c in gradients if not c.agrees]
+    if not differing:
+        return None
+    agrees = {c.tensor: c for c in gradients}
+    candidates: list[tuple[Call, Call, Comparison]] = []
+    blamed: set[int] = set()
+    for base, raw in step.pairs:  # children come before their parents
+        before = [agrees[s.tensor] for s in raw.outputs if s.tensor in agrees]
+        after = [agrees[s.tensor] for s in raw.inputs if s.tensor in agrees]
+        returned = {s.tensor for s in raw.outputs}
+        wrong = next((c for c in after if not c.agrees and c.tensor not in returned), None)
+        if wrong is not None and before and all(c.agrees for c in before):
+            if raw.index not in blamed:
+                candidates.append((base, raw, wrong))
+            blamed.add(raw.index)
+        if raw.index in blamed:
+            blamed.add(raw.parent)
+    if candidates:
+        base, raw, wrong = max(candidates, key=lambda found: found[1].index)
+        return _at_call(step, base, raw, wrong, "the gradient of its output agrees and that of its input doesn't")
+    return _at_root_or_first(step, differing)
+
+
+def _at_root_or_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergence:
+    root = next((pair for pair in step.pairs if pair[1].parent < 0), None)
+    if root is not None:
+        returned = {slot.tensor for slot in root[1].outputs}
+        wrong = next((c for c in differing if c.tensor in returned), None)
+        if wrong is not None:
+            return _at_call(step, *root, wrong, "the gradient of the model's output differs: look at the loss functions")
+    return _at_first(step, differing)
+
+
+# ------------------------------------------------------------------ parameter gradients, weights, buffers
+
+
+def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase: str, note: str) -> Divergence | None:
+    differing = [c for c in step.comparisons if c.phase == phase and not c.agrees]
+    if not differing:
+        return None
+    # Backward computes from the end: the last module in order of calls is the first whose gradient is wrong.
+    order: dict[str, int] = {}
+    for _, raw in step.pairs:
+        order[raw.path] = raw.index
+    pick: Callable[..., Comparison] = max if phase == "gradient" else min
+    wrong = pick(differing, key=lambda c: order.get(c.raw_path, -1))
+    stacks = _stacks(step, wrong.raw_path)
+    many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {wrong.role}s differ"
+    return _divergence(wrong, *stacks, f"{many}; {note}" if note else many)
+
+
+def _stacks(step: StepComparison, raw_path: str) -> tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]:
+    for base, raw in step.pairs:
+        if raw.path == raw_path:
+            return source_lines(base.stack), source_lines(raw.stack)
+    return (), ()
+
+
+# ------------------------------------------------------------------ records
+
+
+def _at_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergence:
+    first = differing[0]
+    pair = next((pair for pair in step.pairs if pair[1].index == first.raw_call), None)
+    note = "the two models were given different inputs" if first.role == "input" and first.raw_path == "" else ""
+    if pair is None:
+        return _divergence(first, (), (), note)
+    return _at_call(step, *pair, first, note)
+
+
+def _at_call(step: StepComparison, base: Call, raw: Call, wrong: Comparison, note: str) -> Divergence:
+    return Divergence(
+        base_path=base.path,
+        raw_path=raw.path,
+        base_kind=base.kind,
+        raw_kind=raw.kind,
+        phase=wrong.phase,
+        step=step.step,
+        role=wrong.role,
+        comparison=wrong,
+        source=(source_lines(base.stack), source_lines(raw.stack)),
+        note=note,
+        base_call=base.index,
+        raw_call=raw.index,
+    )
+
+
+def _divergence(
+    wrong: Comparison, base: tuple[SourceLine, ...], raw: tuple[SourceLine, ...], note: str
+) -> Divergence:
+    return Divergence(
+        base_path=wrong.base_path,
+        raw_path=wrong.raw_path,
+        base_kind=wrong.base_kind,
+        raw_kind=wrong.raw_kind,
+        phase=wrong.phase,
+        step=wrong.step,
+        role=wrong.role,
+        comparison=wrong,
+        source=(base, raw),
+        note=note,
+        base_call=wrong.base_call,
+        raw_call=wrong.raw_call,
+    )
+
+
+def _by_call(
+    comparisons: Iterable[Comparison], phase: str
+) -> dict[int, tuple[list[Comparison], list[Comparison]]]:
+    """Raw call to the comparisons of its inputs and of its outputs."""
+    found: dict[int, tuple[list[Comparison], list[Comparison]]] = defaultdict(lambda: ([], []))
+    for comparison in comparisons:
+        if comparison.phase == phase and comparison.role in ("input", "output"):
+            found[comparison.raw_call][0 if comparison.role == "input" else 1].append(comparison)
+    return found
+
+
+def source_lines(stack: Iterable[Frame]) -> tuple[SourceLine, ...]:
+    """Frames with the text of their lines."""
+    return tuple(
+        SourceLine(f.file, f.line, f.function, linecache.getline(f.file, f.line).strip()) for f in stack
+    )

@@ -1,0 +1,278 @@
+"""The adapter of PaddlePaddle."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import paddle
+
+from padiff.frameworks import containers
+from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_layers import LAYERS
+from padiff.frameworks.protocol import Enter, Exit, Handle
+from padiff.records import Array
+
+# numpy has no such types; the bits are handed over as integers of the same width.
+_BIT_VIEWS = {
+    "bfloat16": ("int16", ml_dtypes.bfloat16),
+    "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
+}
+_STATISTICS = frozenset({"_mean", "_variance"})
+
+
+class PaddleAdapter:
+    """Speaks for paddle."""
+
+    name = "paddle"
+
+    # --- recognising things
+
+    def is_model(self, thing: Any) -> bool:
+        return isinstance(thing, paddle.nn.Layer)
+
+    def is_tensor(self, thing: Any) -> bool:
+        return isinstance(thing, paddle.Tensor)
+
+    def is_optimizer(self, thing: Any) -> bool:
+        return isinstance(thing, paddle.optimizer.Optimizer)
+
+    # --- the model at rest
+
+    def children(self, module: Any) -> list[tuple[str, Any]]:
+        return [(name, child) for name, child in module._sub_layers.items() if child is not None]
+
+    def own_parameters(self, module: Any) -> list[tuple[str, Any]]:
+        return [(name, p) for name, p in module._parameters.items() if p is not None and not _is_statistic(name, p)]
+
+    def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
+        # BatchNorm registers its running statistics as parameters that take no gradient.
+        statistics = [(name, p) for name, p in module._parameters.items() if p is not None and _is_statistic(name, p)]
+        return statistics + [(name, b) for name, b in module._buffers.items() if isinstance(b, paddle.Tensor)]
+
+    def describe(self, module: Any) -> str:
+        return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
+
+    def layer_table(self) -> Mapping[str, LayerSpec]:
+        return LAYERS
+
+    def forward_signature(self, model: Any) -> Callable[..., Any]:
+        return model.forward  # type: ignore[no-any-return]
+
+    # --- tensors
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype).removeprefix("paddle.")
+
+    def to_numpy(self, tensor: Any) -> Array:
+        host = tensor.detach()
+        if host.is_sparse():
+            host = host.to_dense()
+        if not host.place.is_cpu_place():
+            host = host.cpu()
+        view = _BIT_VIEWS.get(self.dtype(host))
+        if view is None:
+            return _share(host)
+        return _share(host.view(view[0])).view(view[1])
+
+    def clone(self, tensor: Any) -> Any:
+        return tensor.detach().clone()
+
+    def version(self, tensor: Any) -> int:
+        return int(tensor.inplace_version)
+
+    def storage(self, tensor: Any) -> int:
+        return int(tensor.data_ptr()) - int(tensor.offset)
+
+    def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
+        if isinstance(value, paddle.Tensor):
+            tensor = value.detach().clone()
+        elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            tensor = _from_numpy(np.asarray(value))
+        else:
+            tensor = paddle.utils.dlpack.from_dlpack(value).clone()
+        if like is not None:
+            tensor = tensor.to(self.device_of(like))
+        tensor.stop_gradient = not requires_grad
+        return tensor
+
+    def assign(self, tensor: Any, value: Array) -> None:
+        source = self.to_native(value)
+        with paddle.no_grad():
+            tensor.set_value(source.astype(tensor.dtype))
+
+    def flatten(self, tree: Any) -> list[tuple[str, Any]]:
+        return containers.flatten(tree, self.is_tensor)
+
+    # --- running
+
+    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit) -> Iterator[Handle]:
+        def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+            enter(module, tuple(args), kwargs)
+
+        def after(module: Any, args: Any, output: Any) -> None:
+            leave(module, output)
+
+        for module in modules:
+            yield module.register_forward_pre_hook(before, with_kwargs=True)
+            yield module.register_forward_post_hook(after)
+
+    def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return _watching(about_to_write)
+
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+        if tensor.stop_gradient:
+            return None
+
+        def hook(gradient: Any) -> None:
+            callback(gradient.detach())
+
+        handle: Handle = tensor.register_hook(hook)
+        return handle
+
+    def no_grad(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = paddle.no_grad()
+        return context
+
+    def grad_enabled(self) -> bool:
+        return bool(paddle.is_grad_enabled())
+
+    def requires_grad(self, tensor: Any) -> bool:
+        return not tensor.stop_gradient
+
+    def mean_loss(self, outputs: Sequence[Any]) -> Any:
+        if len(outputs) == 1:
+            return outputs[0].mean()
+        total = sum(int(output.size) for output in outputs)
+        parts = [output.mean() * (int(output.size) / total) for output in outputs if int(output.size)]
+        return functools.reduce(lambda a, b: a + b, parts)
+
+    def backward(self, loss: Any) -> None:
+        loss.backward()
+
+    def gradient(self, parameter: Any) -> Any | None:
+        return parameter.grad
+
+    def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
+        parameter.grad = gradient
+
+    def step(self, optimizer: Any) -> None:
+        optimizer.step()
+        optimizer.clear_grad()
+
+    def device_of(self, model: Any) -> Any:
+        for tensor in model.parameters():
+            return tensor.place
+        return paddle.get_device()
+
+    # --- leaving things as they were
+
+    def random_state(self) -> Any:
+        return paddle.get_rng_state()
+
+    def restore_random_state(self, state: Any) -> None:
+        paddle.set_rng_state(state)
+
+    def is_training(self, module: Any) -> bool:
+        return bool(module.training)
+
+    def set_training(self, module: Any, flag: bool) -> None:
+        module.training = flag
+
+    def package_folders(self) -> tuple[str, ...]:
+        return (str(Path(paddle.__file__).parent),)
+
+    # --- numeric conventions
+
+    def statistics_momentum(self, module: Any) -> float | None:
+        momentum = getattr(module, "_momentum", None)
+        return None if momentum is None else float(momentum)
+
+
+def _is_statistic(name: str, parameter: Any) -> bool:
+    return name in _STATISTICS and parameter.stop_gradient
+
+
+class _HostView:
+    """Lets numpy read a paddle tensor in place: paddle 3.3 gives no device number, which numpy insists on."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._tensor.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def _share(tensor: Any) -> Array:
+    array: Array = np.from_dlpack(_HostView(tensor))
+    return array
+
+
+def _from_numpy(array: Array) -> Any:
+    for name, (bits, numpy_type) in _BIT_VIEWS.items():
+        if array.dtype == numpy_type:
+            return paddle.to_tensor(array.view(bits)).view(name)
+    return paddle.to_tensor(array)
+
+
+# --- seeing writes: paddle has no function modes, so its in-place ops are replaced while somebody watches
+
+_watchers = threading.local()
+_patching = threading.Lock()
+_patched: list[Callable[[], None]] = []
+_active = 0
+
+
+@contextmanager
+def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
+    """Watchers are per thread; the replaced ops are per process, put in by the first and taken out by the last."""
+    global _active
+    stack = _watchers.__dict__.setdefault("stack", [])
+    with _patching:
+        if _active == 0:
+            _patch()
+        _active += 1
+    stack.append(about_to_write)
+    try:
+        yield
+    finally:
+        stack.remove(about_to_write)
+        with _patching:
+            _active -= 1
+            if _active == 0:
+                while _patched:
+                    _patched.pop()()
+
+
+def _patch() -> None:
+    for name, op in list(vars(paddle._C_ops).items()):
+        if name.endswith("_") and not name.startswith("_") and callable(op):
+            _replace(paddle._C_ops, name, op)
+    for name in ("__setitem__", "set_value", "copy_"):
+        _replace(paddle.Tensor, name, getattr(paddle.Tensor, name))
+
+
+def _replace(owner: Any, name: str, op: Any) -> None:
+    @functools.wraps(op)
+    def reporting(*args: Any, **kwargs: Any) -> Any:
+        for watcher in _watchers.__dict__.get("stack", ()):
+            for argument in args:
+                if isinstance(argument, paddle.Tensor):
+                    watcher(argument)
+        return op(*args, **kwargs)
+
+    setattr(owner, name, reporting)
+    _patched.append(lambda: setattr(owner, name, op))

@@ -1,0 +1,283 @@
+"""The adapter of PyTorch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from padiff.frameworks import containers
+from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.protocol import Enter, Exit, Handle
+from padiff.frameworks.torch_layers import LAYERS
+from padiff.records import Array
+
+# numpy has no such types; the bits are handed over as integers of the same width.
+_BIT_VIEWS = {
+    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
+    torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2),
+}
+_TO_TORCH_BITS = {
+    np.dtype(numpy_type): (np.dtype(f"int{np.dtype(numpy_type).itemsize * 8}"), torch_type)
+    for torch_type, (_, numpy_type) in _BIT_VIEWS.items()
+}
+
+
+class TorchAdapter:
+    """Speaks for torch."""
+
+    name = "torch"
+
+    # --- recognising things
+
+    def is_model(self, thing: Any) -> bool:
+        return isinstance(thing, torch.nn.Module)
+
+    def is_tensor(self, thing: Any) -> bool:
+        return isinstance(thing, torch.Tensor)
+
+    def is_optimizer(self, thing: Any) -> bool:
+        return isinstance(thing, torch.optim.Optimizer)
+
+    # --- the model at rest
+
+    def children(self, module: Any) -> list[tuple[str, Any]]:
+        return [(name, child) for name, child in module._modules.items() if child is not None]
+
+    def own_parameters(self, module: Any) -> list[tuple[str, Any]]:
+        return [(name, p) for name, p in module._parameters.items() if p is not None]
+
+    def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
+        return [(name, b) for name, b in module._buffers.items() if b is not None]
+
+    def describe(self, module: Any) -> str:
+        return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
+
+    def layer_table(self) -> Mapping[str, LayerSpec]:
+        return LAYERS
+
+    def forward_signature(self, model: Any) -> Callable[..., Any]:
+        return model.forward  # type: ignore[no-any-return]
+
+    # --- tensors
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def to_numpy(self, tensor: Any) -> Array:
+        host = tensor.detach()
+        if host.layout is not torch.strided:
+            host = host.to_dense()
+        if host.is_quantized:
+            host = host.dequantize()
+        host = host.cpu().resolve_conj().resolve_neg()
+        view = _BIT_VIEWS.get(host.dtype)
+        array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
+        return array
+
+    def clone(self, tensor: Any) -> Any:
+        return tensor.detach().clone()
+
+    def version(self, tensor: Any) -> int:
+        return 0 if tensor.is_inference() else int(tensor._version)
+
+    def storage(self, tensor: Any) -> int:
+        try:
+            return int(tensor.untyped_storage().data_ptr())
+        except (RuntimeError, NotImplementedError):  # sparse and other storage-less tensors
+            return id(tensor)
+
+    def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensor = value.detach().clone()
+        elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+            array = np.array(value)
+            bits = _TO_TORCH_BITS.get(array.dtype)
+            tensor = torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits[0])).view(bits[1])
+        else:
+            tensor = torch.from_dlpack(value).clone()
+        if like is not None:
+            tensor = tensor.to(self.device_of(like))
+        return tensor.requires_grad_(requires_grad) if requires_grad else tensor
+
+    def assign(self, tensor: Any, value: Array) -> None:
+        with torch.no_grad():
+            tensor.copy_(self.to_native(value))
+
+    def flatten(self, tree: Any) -> list[tuple[str, Any]]:
+        return containers.flatten(tree, self.is_tensor)
+
+    # --- running
+
+    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit) -> Iterator[Handle]:
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not _recomputing():
+                enter(module, args, kwargs)
+
+        def after(module: Any, args: Any, output: Any) -> None:
+            if not _recomputing():
+                leave(module, output)
+
+        for module in modules:
+            yield module.register_forward_pre_hook(before, with_kwargs=True)
+            yield module.register_forward_hook(after)
+
+    def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return _watching(about_to_write)
+
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+        if not tensor.requires_grad:
+            return None
+
+        def hook(gradient: Any) -> None:
+            if gradient is not None:
+                callback(gradient.detach())
+
+        handle: Handle = tensor.register_hook(hook)
+        return handle
+
+    def no_grad(self) -> AbstractContextManager[Any]:
+        return torch.no_grad()
+
+    def grad_enabled(self) -> bool:
+        return torch.is_grad_enabled()
+
+    def requires_grad(self, tensor: Any) -> bool:
+        return bool(tensor.requires_grad)
+
+    def mean_loss(self, outputs: Sequence[Any]) -> Any:
+        total = sum(output.numel() for output in outputs)
+        if len(outputs) == 1:
+            return outputs[0].mean()
+        return sum(output.mean() * (output.numel() / total) for output in outputs if output.numel())
+
+    def backward(self, loss: Any) -> None:
+        loss.backward()
+
+    def gradient(self, parameter: Any) -> Any | None:
+        return parameter.grad
+
+    def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
+        parameter.grad = gradient
+
+    def step(self, optimizer: Any) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def device_of(self, model: Any) -> Any:
+        for tensor in model.parameters():
+            return tensor.device
+        for tensor in model.buffers():
+            return tensor.device
+        return "cpu"
+
+    # --- leaving things as they were
+
+    def random_state(self) -> Any:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+        return torch.get_rng_state(), cuda
+
+    def restore_random_state(self, state: Any) -> None:
+        cpu, cuda = state
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+    def is_training(self, module: Any) -> bool:
+        return bool(module.training)
+
+    def set_training(self, module: Any, flag: bool) -> None:
+        module.training = flag
+
+    def package_folders(self) -> tuple[str, ...]:
+        return (str(Path(torch.__file__).parent),)
+
+    # --- numeric conventions
+
+    def statistics_momentum(self, module: Any) -> float | None:
+        momentum = getattr(module, "momentum", None)
+        return None if momentum is None else 1.0 - float(momentum)
+
+
+def _recomputing() -> bool:
+    """Inside backward: a forward seen there is a checkpoint's second one."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class _WriteWatch(TorchFunctionMode):
+    """Reports the tensors an op is about to write into."""
+
+    def __init__(self, about_to_write: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._about_to_write = about_to_write
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        position = _written_position(func)
+        if position is not None:
+            self._report(position, args, kwargs or {})
+        if kwargs is None:
+            return func(*args)
+        out = kwargs.get("out")
+        if out is not None:
+            for _, tensor in containers.flatten(out, lambda x: isinstance(x, torch.Tensor)):
+                self._about_to_write(tensor)
+        return func(*args, **kwargs)
+
+    def _report(self, position: int, args: Any, kwargs: Any) -> None:
+        if position >= 0:  # writes only when its ``inplace`` argument says so
+            if not (kwargs["inplace"] if "inplace" in kwargs else (len(args) > position and args[position])):
+                return
+            target = args[0] if args else kwargs.get("input")
+        else:
+            target = args[0] if args else None
+        for tensor in target if isinstance(target, (list, tuple)) else (target,):
+            if isinstance(tensor, torch.Tensor):
+                self._about_to_write(tensor)
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    f"__i{name}__"
+    for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+) | {"__setitem__", "__set__"}
+_ALWAYS = -1
+_positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
+
+
+def _written_position(func: Any) -> int | None:
+    """None: never writes. -1: writes its first argument. n: writes it if argument n (``inplace``) is true."""
+    try:
+        return _positions[func]
+    except KeyError:
+        name = getattr(func, "__name__", "")
+        if name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.startswith("__")):
+            position: int | None = _ALWAYS
+        else:
+            position = _inplace_argument(func)
+        _positions[func] = position
+        return position
+    except TypeError:  # unhashable
+        return None
+
+
+def _inplace_argument(func: Any) -> int | None:
+    if not inspect.isfunction(func):
+        return None
+    names = list(inspect.signature(func).parameters)
+    return names.index("inplace") if "inplace" in names else None
+
+
+@contextmanager
+def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
+    with _WriteWatch(about_to_write):
+        yield

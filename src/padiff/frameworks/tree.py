@@ -1,0 +1,120 @@
+"""A model at rest as a plain record, and the modules and tensors behind it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.protocol import Adapter
+from padiff.records import ModuleNode, ModuleTree, TensorSpec
+
+
+@dataclass(frozen=True)
+class LiveTree:
+    """The record, and by node index the module it describes."""
+
+    adapter: Adapter
+    model: Any
+    tree: ModuleTree
+    modules: tuple[Any, ...]
+
+    def node_of(self) -> dict[int, int]:
+        """Identity of a module to the node of its first path."""
+        found: dict[int, int] = {}
+        for index, module in enumerate(self.modules):
+            found.setdefault(id(module), index)
+        return found
+
+    def layer_spec(self, index: int) -> LayerSpec | None:
+        return layer_spec(self.adapter, type(self.modules[index]))
+
+    def parameters(self) -> dict[str, Any]:
+        """Every parameter under its first path."""
+        return self._tensors(parameters=True)
+
+    def buffers(self) -> dict[str, Any]:
+        """Every buffer under its first path."""
+        return self._tensors(parameters=False)
+
+    def tensors(self) -> dict[str, Any]:
+        """Every parameter and buffer under each of its paths."""
+        found: dict[str, Any] = {}
+        for node, module in zip(self.tree.nodes, self.modules, strict=True):
+            for name, tensor in (*self.adapter.own_parameters(module), *self.adapter.own_buffers(module)):
+                found[join(node.path, name)] = tensor
+        return found
+
+    def _tensors(self, parameters: bool) -> dict[str, Any]:
+        seen: set[int] = set()
+        found: dict[str, Any] = {}
+        own = self.adapter.own_parameters if parameters else self.adapter.own_buffers
+        for node, module in zip(self.tree.nodes, self.modules, strict=True):
+            for name, tensor in own(module):
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[join(node.path, name)] = tensor
+        return found
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def module_tree(adapter: Adapter, model: Any, name: str | None = None) -> LiveTree:
+    """Read the modules of ``model`` in definition order; one under two paths appears under both."""
+    nodes: list[ModuleNode] = []
+    modules: list[Any] = []
+
+    def visit(module: Any, path: str, parent: int, above: frozenset[int]) -> int:
+        index = len(nodes)
+        nodes.append(_node(adapter, module, index, path, parent))
+        modules.append(module)
+        children = tuple(
+            visit(child, join(path, child_name), index, above | {id(module)})
+            for child_name, child in adapter.children(module)
+            if id(child) not in above and child is not module
+        )
+        object.__setattr__(nodes[index], "children", children)
+        return index
+
+    visit(model, "", -1, frozenset())
+    tree = ModuleTree(adapter.name, name or type(model).__name__, tuple(nodes))
+    return LiveTree(adapter, model, tree, tuple(modules))
+
+
+def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> ModuleNode:
+    spec = layer_spec(adapter, type(module))
+    return ModuleNode(
+        index=index,
+        path=path,
+        kind=type(module).__name__,
+        layer=spec.layer if spec else None,
+        parent=parent,
+        children=(),
+        parameters=tuple(_specs(adapter, adapter.own_parameters(module))),
+        buffers=tuple(_specs(adapter, adapter.own_buffers(module))),
+        identity=id(module),
+        text=adapter.describe(module),
+        atomic=spec.atomic if spec else False,
+    )
+
+
+def _specs(adapter: Adapter, named: list[tuple[str, Any]]) -> list[TensorSpec]:
+    return [TensorSpec(name, adapter.shape(t), adapter.dtype(t), id(t)) for name, t in named]
+
+
+def layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
+    """The row of the framework's layer table for a class or the nearest of its bases."""
+    return _layer_spec(adapter, cls)
+
+
+@functools.lru_cache(maxsize=4096)
+def _layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
+    table = adapter.layer_table()
+    for base in cls.__mro__:
+        found = table.get(f"{base.__module__}.{base.__qualname__}")
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,433 @@
+"""The frozen records handed from one stage to the next. They know nobody, and hold no framework."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Phase = Literal["forward", "backward", "gradient", "weight", "buffer"]
+Verdict = Literal["equal", "rounding", "precision", "different"]
+Reason = Literal["structure", "shape", "dtype", "nonfinite", "values"]
+Role = Literal["output", "input", "loss", "parameter", "buffer"]
+
+
+class Value(Protocol):
+    """A tensor that lives somewhere: its facts now, its elements on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def overwritten(self) -> bool:
+        """The elements are no longer those that were seen."""
+        ...
+
+    def numpy(self) -> Array:
+        """The elements on the host, sharing memory where the framework allows."""
+        ...
+
+    def release(self) -> None:
+        """Forget the elements; shape and dtype stay."""
+        ...
+
+
+class PlainData:
+    """Gives a record ``to_dict``: the record as dicts, lists, strings and numbers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PlainData):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+# ------------------------------------------------------------------ the model at rest
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec(PlainData):
+    """A parameter or buffer as its owner names it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    identity: int
+    """Two specs with one identity are one tensor: tied weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleNode(PlainData):
+    """One module of a model, under one of its paths."""
+
+    index: int
+    path: str
+    kind: str
+    """The class name."""
+    layer: str | None
+    """The framework-neutral name of a known layer (``linear``, ``conv2d``), else None."""
+    parent: int
+    """Index of the parent node; -1 for the model itself."""
+    children: tuple[int, ...]
+    parameters: tuple[TensorSpec, ...]
+    buffers: tuple[TensorSpec, ...]
+    identity: int
+    """Two nodes with one identity are one module under two paths."""
+    text: str
+    """How the framework prints it, in one line."""
+    atomic: bool = False
+    """A layer that is matched as one thing although it has children (attention, LSTM)."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class ModuleTree(PlainData):
+    """All modules of a model in definition order; node 0 is the model."""
+
+    framework: str
+    name: str
+    nodes: tuple[ModuleNode, ...]
+
+    def by_path(self) -> dict[str, ModuleNode]:
+        return {node.path: node for node in self.nodes}
+
+    def subtree(self, index: int) -> list[int]:
+        """The node and everything below it, in definition order."""
+        found, pending = [], [index]
+        while pending:
+            current = pending.pop()
+            found.append(current)
+            pending.extend(reversed(self.nodes[current].children))
+        return found
+
+
+@dataclass(frozen=True)
+class Rules(PlainData):
+    """What the user says about matching, as paths."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+    """(base path, raw path) of modules that belong together; what is below them is left alone."""
+    base_skip: frozenset[str] = frozenset()
+    raw_skip: frozenset[str] = frozenset()
+    """Paths of modules that are neither matched nor compared."""
+    skip_parameterless: bool = False
+    """Leave out modules that have no parameter, neither themselves nor below."""
+
+
+@dataclass(frozen=True)
+class ModulePairs(PlainData):
+    """Which node of base belongs to which node of raw."""
+
+    pairs: tuple[tuple[int, int], ...]
+    base_alone: tuple[int, ...]
+    raw_alone: tuple[int, ...]
+
+    def base_of(self) -> dict[int, int]:
+        return {raw: base for base, raw in self.pairs}
+
+
+# ------------------------------------------------------------------ the model running
+
+
+class Frame(NamedTuple):
+    """A place in the user's code, cheap to take while a model runs; its text is read when somebody asks."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine(PlainData):
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}\n    {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot(PlainData):
+    """One tensor among the inputs or outputs of a call."""
+
+    name: str
+    """Its place in the container: "" for a lone tensor, else "0", "logits", "cache.0.1"."""
+    tensor: int
+    """Number of the tensor in its trace: two slots with one number hold one tensor."""
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Call(PlainData):
+    """One execution of a module."""
+
+    index: int
+    """Order of entering."""
+    parent: int
+    """Index of the call it happened in; -1 for the call of the model."""
+    node: int
+    """Index of the module's node in the tree."""
+    path: str
+    kind: str
+    occurrence: int
+    """How many times the same module had been called before, in this step."""
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    tensors: tuple[int, int] = (0, 0)
+    """Numbers from the first up to the second were first seen inside the call."""
+    stack: tuple[Frame, ...] = ()
+    """The user's own lines that led to the call, outermost first."""
+
+
+@dataclass(frozen=True)
+class StepTrace(PlainData):
+    """Everything seen of one model in one step."""
+
+    step: int
+    calls: tuple[Call, ...]
+    """In the order in which they ended."""
+    gradients: Mapping[int, Value]
+    """Tensor number to gradient, in the order in which backward made them."""
+    loss: Value | None
+    parameter_gradients: Mapping[str, Value | None]
+    """Parameter path to gradient; None where backward reached the parameter not at all."""
+
+
+# ------------------------------------------------------------------ two models side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched(PlainData):
+    """A module, call or tensor that has no partner, and why."""
+
+    side: Literal["base", "raw"]
+    path: str
+    kind: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.path or '(model)'} ({self.kind}): {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance(PlainData):
+    """What deviation is allowed, and by which measure.
+
+    ``mean``: the mean absolute error against ``atol + rtol * mean(abs(base))``.
+    ``strict``: every element against ``atol + rtol * abs(base)``.
+    ``auto``: the error's norm against what the dtype's rounding explains.
+    """
+
+    rtol: float = 1e-7
+    atol: float = 0.0
+    mode: Literal["mean", "strict", "auto"] = "mean"
+
+    def __str__(self) -> str:
+        if self.mode == "auto":
+            return "auto"
+        return f"{self.mode}, rtol={self.rtol:g}, atol={self.atol:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(PlainData):
+    """How far two tensors of one shape are apart."""
+
+    size: int
+    max_abs: float
+    mean_abs: float
+    base_mean_abs: float
+    rmse: float
+    base_rms: float
+    cosine: float
+    mismatched: int | None = None
+    """Elements over the bound; None where the quick look already settled the matter."""
+    max_rel: float | None = None
+    max_ulp: int | None = None
+    worst: tuple[int, ...] | None = None
+    """Index of the largest difference."""
+    base_worst: Any = None
+    raw_worst: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(PlainData):
+    """What comparing two tensors gave, wherever they came from."""
+
+    verdict: Verdict
+    reason: Reason | None
+    message: str
+    numbers: Numbers | None = None
+    allowed: float | None = None
+    """The bound the verdict was taken against, in the unit of the mode."""
+    suggestion: Tolerance | None = None
+    """A tolerance that would hold, where the difference looks like rounding."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.verdict != "different"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(PlainData):
+    """Numbers and verdict of one pair of tensors, and where they were found."""
+
+    phase: Phase
+    step: int
+    role: Role
+    base_path: str
+    raw_path: str
+    base_kind: str
+    raw_kind: str
+    name: str
+    """Which tensor of the module: a slot's name, a parameter's name."""
+    outcome: Outcome
+    base_call: int = -1
+    raw_call: int = -1
+    tensor: int = -1
+    """Number of the tensor in raw's trace, where it is one of a call's."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.outcome.agrees
+
+    def __str__(self) -> str:
+        place = self.base_path or "(model)"
+        if self.raw_path != self.base_path:
+            place += f" vs {self.raw_path or '(model)'}"
+        tensor = f" {self.name}" if self.name else ""
+        return f"{place} ({self.base_kind} vs {self.raw_kind}) {self.phase} {self.role}{tensor}: {self.outcome.message}"
+
+
+@dataclass(frozen=True)
+class StepComparison(PlainData):
+    """Both traces of one step with everything that was compared between them."""
+
+    step: int
+    base: StepTrace
+    raw: StepTrace
+    pairs: tuple[tuple[Call, Call], ...]
+    """Calls of base and raw that belong together, in the order in which raw's ended."""
+    comparisons: tuple[Comparison, ...]
+    unmatched: tuple[Unmatched, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cause(PlainData):
+    """A named explanation with its evidence."""
+
+    name: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.evidence}"
+
+
+@dataclass(frozen=True)
+class Divergence(PlainData):
+    """The first place whose inputs agree and whose outputs don't."""
+
+    base_path: str
+    raw_path: str
+    base_kind: str
+    raw_kind: str
+    phase: Phase
+    step: int
+    role: Role
+    comparison: Comparison
+    source: tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]] = ((), ())
+    """The user's lines on each side, where known."""
+    causes: tuple[Cause, ...] = ()
+    note: str = ""
+    base_call: int = -1
+    raw_call: int = -1
+
+    def __str__(self) -> str:
+        place = self.base_path or "the model itself"
+        if self.raw_path != self.base_path:
+            place += f" vs {self.raw_path or 'the model itself'}"
+        text = (
+            f"{place} ({self.base_kind} vs {self.raw_kind}) differs in {self.phase} at step {self.step}: "
+            f"{self.comparison.outcome.message}"
+        )
+        return f"{text}\n{self.note}" if self.note else text
+
+
+# ------------------------------------------------------------------ filling raw with base's weights
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource(PlainData):
+    """A part of one tensor of base: which, how its axes go, and which stretch of one axis."""
+
+    path: str
+    permute: tuple[int, ...] | None = None
+    axis: int = 0
+    """Axis of base's own tensor that ``start`` and ``stop`` cut."""
+    start: int | None = None
+    stop: int | None = None
+
+
+@dataclass(frozen=True)
+class WeightEntry(PlainData):
+    """Where one tensor of raw comes from: parts of base's tensors, joined along ``axis``."""
+
+    path: str
+    role: Literal["parameter", "buffer"]
+    sources: tuple[WeightSource, ...]
+    shape: tuple[int, ...]
+    axis: int = 0
+    evidence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} <- {' + '.join(source.path for source in self.sources)}"
+
+
+@dataclass(frozen=True)
+class WeightProblem(PlainData):
+    """Why a plan does not stand, at the first place where it fails."""
+
+    base_path: str
+    raw_path: str
+    base_text: str
+    raw_text: str
+    message: str
+    hint: str
+    base_node: int = -1
+    raw_node: int = -1
+
+
+@dataclass(frozen=True)
+class WeightPlan(PlainData):
+    """All entries that fill raw, what has no partner, and what stands in the way."""
+
+    entries: tuple[WeightEntry, ...]
+    special: tuple[tuple[int, int, Callable[[Any, Any], Any]], ...] = ()
+    """(base node, raw node, user's function) where the user fills a module."""
+    unmatched: tuple[Unmatched, ...] = ()
+    problems: tuple[WeightProblem, ...] = field(default=())

@@ -1,0 +1,1 @@
+"""One outcome, several renderings."""

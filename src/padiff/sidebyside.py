@@ -1,0 +1,172 @@
+"""Compares raw with base while raw runs, and lets go of tensors as soon as nothing will ask for them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from padiff.align import CallPairing, pair_slots
+from padiff.compare import compare_arrays, missing
+from padiff.records import (
+    Call,
+    Comparison,
+    ModuleTree,
+    Outcome,
+    Phase,
+    Role,
+    Slot,
+    StepComparison,
+    StepTrace,
+    Tolerance,
+    Unmatched,
+    Value,
+)
+
+
+class SideBySide:
+    """Told of raw's calls and gradients as they happen; holds base's step next to them."""
+
+    def __init__(self, base: StepTrace, pairing: CallPairing, tolerance: Tolerance, base_tree: ModuleTree) -> None:
+        self._base = base
+        self._pairing = pairing
+        self._tolerance = tolerance
+        self._base_tree = base_tree
+        self._pairs: list[tuple[Call, Call]] = []
+        self._comparisons: list[Comparison] = []
+        self._unmatched: list[Unmatched] = []
+        self._outcomes: dict[tuple[int, int], Outcome] = {}
+        self._places: dict[int, tuple[int, Comparison]] = {}
+        """Raw tensor to its base tensor and the comparison in which both were met first."""
+        self._gradients_met: set[int] = set()
+        self._gradient_uses: Counter[int] = Counter()
+        self._values = {s.tensor: s.value for call in base.calls for s in (*call.inputs, *call.outputs)}
+        self._parents = {call.index: call.parent for call in base.calls}
+        self._waiting: dict[int, int] = {}
+        for call in base.calls:
+            self._count(call.index, 1)
+
+    # --- while raw runs
+
+    def on_call(self, call: Call) -> None:
+        base = self._pairing.base_call(call)
+        if base is None:
+            return
+        self._pairs.append((base, call))
+        self._compare_slots("input", base, call, base.inputs, call.inputs)
+        self._compare_slots("output", base, call, base.outputs, call.outputs)
+        self._count(base.index, -1)
+        if self._waiting[base.index] == 0:
+            self._release(base)
+
+    def on_gradient(self, tensor: int, gradient: Value) -> None:
+        place = self._places.get(tensor)
+        if place is None:
+            return
+        base_tensor, met = place
+        expected = self._base.gradients.get(base_tensor)
+        if expected is None:
+            outcome = _one_sided(gradient, "raw")
+        else:
+            outcome = self._values_of(expected, gradient)
+            self._gradient_used(base_tensor, expected)
+        self._put("backward", met.role, met, outcome)
+
+    def finish(self, raw: StepTrace) -> StepComparison:
+        """What backward left out on one side, and the whole step."""
+        raw_of = {base: met for base, met in self._places.values()}
+        for tensor, gradient in self._base.gradients.items():
+            met = raw_of.get(tensor)
+            if met is not None and tensor not in self._gradients_met:
+                self._put("backward", met.role, met, _one_sided(gradient, "base"))
+        unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
+        return StepComparison(
+            raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched
+        )
+
+    # --- tensors
+
+    def _compare_slots(self, role: Role, base: Call, raw: Call, left: Sequence[Slot], right: Sequence[Slot]) -> None:
+        pairs, base_alone, raw_alone = pair_slots(left, right)
+        for one, other in pairs:
+            key = (one.tensor, other.tensor)
+            outcome = self._outcomes.get(key)
+            if outcome is None:
+                outcome = self._outcomes[key] = self._values_of(one.value, other.value)
+            comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
+            self._comparisons.append(comparison)
+            self._places.setdefault(other.tensor, (one.tensor, comparison))
+        lone = [("base", slot) for slot in base_alone] + [("raw", slot) for slot in raw_alone]
+        for side, slot in lone:
+            self._lone_slot(role, base, raw, side, slot)
+
+    def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
+        """A module that returns more than its partner differs; a framework's own layer merely returns more."""
+        facts = f"{slot.value.dtype}{list(slot.value.shape)}"
+        text = f"{role} {slot.name!r} ({facts}) exists in {side} only"
+        if role == "input" or self._base_tree.nodes[base.node].atomic:
+            call = base if side == "base" else raw
+            self._unmatched.append(Unmatched(side, call.path, call.kind, text))  # type: ignore[arg-type]
+            return
+        self._comparisons.append(self._comparison("forward", role, base, raw, slot.name, missing(text), -1))
+
+    def _values_of(self, base: Value, raw: Value) -> Outcome:
+        for side, value in (("base", base), ("raw", raw)):
+            if value.overwritten:
+                return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
+        return compare_arrays(base.numpy(), raw.numpy(), self._tolerance)
+
+    def _comparison(
+        self, phase: Phase, role: Role, base: Call, raw: Call, name: str, outcome: Outcome, tensor: int
+    ) -> Comparison:
+        return Comparison(
+            phase, self._base.step, role, base.path, raw.path, base.kind, raw.kind, name, outcome, base.index, raw.index, tensor
+        )
+
+    def _put(self, phase: Phase, role: Role, met: Comparison, outcome: Outcome) -> None:
+        self._comparisons.append(
+            Comparison(
+                phase,
+                met.step,
+                role,
+                met.base_path,
+                met.raw_path,
+                met.base_kind,
+                met.raw_kind,
+                met.name,
+                outcome,
+                met.base_call,
+                met.raw_call,
+                met.tensor,
+            )
+        )
+
+    # --- letting go
+
+    def _gradient_used(self, tensor: int, gradient: Value) -> None:
+        """Several tensors of raw may stand for one of base (a dropout that returns a copy): the last one lets go."""
+        if not self._gradient_uses:
+            self._gradient_uses.update(base for base, _ in self._places.values())
+        self._gradients_met.add(tensor)
+        self._gradient_uses[tensor] -= 1
+        if self._gradient_uses[tensor] <= 0:
+            gradient.release()
+
+    def _count(self, index: int, change: int) -> None:
+        while index in self._parents:
+            self._waiting[index] = self._waiting.get(index, 0) + change
+            index = self._parents[index]
+
+    def _release(self, base: Call) -> None:
+        """Everything inside a call of base was compared: only what it returned can be asked for again."""
+        returned = {slot.tensor for slot in base.outputs}
+        for number in range(*base.tensors):
+            if number not in returned and number in self._values:
+                self._values.pop(number).release()
+
+
+def _one_sided(gradient: Value, side: str) -> Outcome:
+    """A gradient that the other side does not have; zero is as good as none."""
+    if not gradient.numpy().any():
+        return Outcome("equal", None, f"{side}'s gradient is zero, the other side has none")
+    other = "raw" if side == "base" else "base"
+    return missing(f"{side} has a gradient here, {other} has none")

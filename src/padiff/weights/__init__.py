@@ -1,0 +1,6 @@
+"""Which tensor of base fills which of raw: a plan first, the copy after."""
+
+from padiff.weights.apply import apply_plan as apply_plan
+from padiff.weights.apply import build as build
+from padiff.weights.plan import FindSpecial as FindSpecial
+from padiff.weights.plan import plan_weights as plan_weights
