@@ -85,7 +85,9 @@ def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[An
     return loss, loss
 
 
-def pair_of_optimizers(optimizers: Any, base: LiveTree, raw: LiveTree, name: str = "optimizers") -> tuple[Any, Any] | None:
+def pair_of_optimizers(
+    optimizers: Any, base: LiveTree, raw: LiveTree, name: str = "optimizers"
+) -> tuple[Any, Any] | None:
     """Two optimizers, or two functions that step and clear, each for its own model."""
     if optimizers is None:
         return None
@@ -121,7 +123,9 @@ def _rules(rules: Rules | Mapping[str, str] | None, base: LiveTree, raw: LiveTre
     for raw_path, base_path in rules.items():
         for path, known, side in ((raw_path, raw_paths, "raw"), (base_path, base_paths, "base")):
             if path not in known:
-                raise ArgumentError(f"rules: {side} has no module {path!r}", 'rules are written {"raw.path": "base.path"}')
+                raise ArgumentError(
+                    f"rules: {side} has no module {path!r}", 'rules are written {"raw.path": "base.path"}'
+                )
     return Rules(pairs=tuple((base_path, raw_path) for raw_path, base_path in rules.items()))
 
 

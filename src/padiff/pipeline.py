@@ -57,7 +57,9 @@ def plan_of(job: Job) -> WeightPlan:
     return plan_weights(job.base, job.raw, pairs, job.special)
 
 
-def run_job(job: Job, plan: WeightPlan, *, copied: bool, on_step: Callable[[StepComparison], None] | None = None) -> Result:
+def run_job(
+    job: Job, plan: WeightPlan, *, copied: bool, on_step: Callable[[StepComparison], None] | None = None
+) -> Result:
     """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now."""
     modules = pair_modules(job.base.tree, job.raw.tree, job.rules)
     base = Session(job.base, "base", _watched(job, modules, "base"))
@@ -83,9 +85,7 @@ def _step(job: Job, plan: WeightPlan, modules: ModulePairs, base: Session, raw: 
     base_trace = base.run(step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls)
     watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree)
-    raw_trace = raw.run(
-        step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher, keep=False
-    )
+    raw_trace = raw.run(step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher, keep=False)
     done = watcher.finish(raw_trace)
     state = _State(job, plan, step)
     found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss)]
@@ -107,7 +107,11 @@ class _State:
     def __init__(self, job: Job, plan: WeightPlan, step: int) -> None:
         self._job, self._plan, self._step = job, plan, step
         self._owners = {
-            side: {_path(node.path, spec.name): node for node in live.tree.nodes for spec in (*node.parameters, *node.buffers)}
+            side: {
+                _path(node.path, spec.name): node
+                for node in live.tree.nodes
+                for spec in (*node.parameters, *node.buffers)
+            }
             for side, live in (("base", job.base), ("raw", job.raw))
         }
 

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from padiff.errors import ArgumentError, NotAvailableError
-from padiff.records import Comparison, Divergence, ModuleTree, PlainData, StepComparison, Tolerance, Unmatched, WeightPlan
+from padiff.records import (
+    Comparison,
+    Divergence,
+    ModuleTree,
+    PlainData,
+    StepComparison,
+    Tolerance,
+    Unmatched,
+    WeightPlan,
+)
 from padiff.report.terminal import summary
 
 

@@ -79,9 +79,7 @@ class SideBySide:
             if met is not None and tensor not in self._gradients_met:
                 self._put("backward", met.role, met, _one_sided(gradient, "base"))
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
-        return StepComparison(
-            raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched
-        )
+        return StepComparison(raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched)
 
     # --- tensors
 
@@ -119,7 +117,18 @@ class SideBySide:
         self, phase: Phase, role: Role, base: Call, raw: Call, name: str, outcome: Outcome, tensor: int
     ) -> Comparison:
         return Comparison(
-            phase, self._base.step, role, base.path, raw.path, base.kind, raw.kind, name, outcome, base.index, raw.index, tensor
+            phase,
+            self._base.step,
+            role,
+            base.path,
+            raw.path,
+            base.kind,
+            raw.kind,
+            name,
+            outcome,
+            base.index,
+            raw.index,
+            tensor,
         )
 
     def _put(self, phase: Phase, role: Role, met: Comparison, outcome: Outcome) -> None:

@@ -83,7 +83,9 @@ class _Pairing:
             self.put(left.index, right.index)
             self._inside(left, right)
 
-    def _leaves(self, tree: ModuleTree, out: set[int], done: Sequence[int] | set[int] | dict[int, int]) -> list[ModuleNode]:
+    def _leaves(
+        self, tree: ModuleTree, out: set[int], done: Sequence[int] | set[int] | dict[int, int]
+    ) -> list[ModuleNode]:
         """Nodes without children that count, and layers matched as one thing, in definition order."""
         found: list[ModuleNode] = []
         hidden: set[int] = set()
@@ -156,8 +158,12 @@ class _Pairing:
     def result(self) -> ModulePairs:
         return ModulePairs(
             pairs=tuple(sorted(self.partner.items())),
-            base_alone=tuple(n.index for n in self.base.nodes if n.index not in self.partner and n.index not in self.base_out),
-            raw_alone=tuple(n.index for n in self.raw.nodes if n.index not in self.taken and n.index not in self.raw_out),
+            base_alone=tuple(
+                n.index for n in self.base.nodes if n.index not in self.partner and n.index not in self.base_out
+            ),
+            raw_alone=tuple(
+                n.index for n in self.raw.nodes if n.index not in self.taken and n.index not in self.raw_out
+            ),
         )
 
 
@@ -174,7 +180,10 @@ def _left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) ->
 
 def _contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]:
     """Per node how many paired leaves lie below it and a sum that tells sets of them apart."""
-    found = [(1, hash((label, "leaf")) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0) for n in tree.nodes]
+    found = [
+        (1, hash((label, "leaf")) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0)
+        for n in tree.nodes
+    ]
     for node in reversed(tree.nodes):
         if node.parent >= 0:
             count, total = found[node.parent]

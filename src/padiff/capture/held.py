@@ -39,7 +39,9 @@ class Held:
     def overwritten(self) -> bool:
         """Somebody wrote into the memory and was not seen in time."""
         return (
-            self._tensor is not None and self._version is not None and self._adapter.version(self._tensor) != self._version
+            self._tensor is not None
+            and self._version is not None
+            and self._adapter.version(self._tensor) != self._version
         )
 
     def detach(self) -> None:

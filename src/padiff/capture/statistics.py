@@ -72,5 +72,3 @@ def _biased(neutral: Array, before: Array, now: Array, keep: float, counts: Sequ
     added = (now.astype(np.float64) - keep * before) * ((counts[0] - 1) / counts[0])
     result: Array = (keep * neutral.astype(np.float64) + added).astype(now.dtype)
     return result
-
-

@@ -16,7 +16,9 @@ def find_divergence(step: StepComparison, trees: tuple[ModuleTree, ModuleTree]) 
         or _in_loss(step)
         or _in_backward(step)
         or _in_state(step, trees, "gradient", "")
-        or _in_state(step, trees, "weight", "gradients agree and the weights after the step don't: look at the optimizer")
+        or _in_state(
+            step, trees, "weight", "gradients agree and the weights after the step don't: look at the optimizer"
+        )
         or _in_state(step, trees, "buffer", "outputs agree and what the layer remembers doesn't (running statistics)")
     )
 
@@ -108,7 +110,9 @@ def _at_root_or_first(step: StepComparison, differing: Sequence[Comparison]) -> 
         returned = {slot.tensor for slot in root[1].outputs}
         wrong = next((c for c in differing if c.tensor in returned), None)
         if wrong is not None:
-            return _at_call(step, *root, wrong, "the gradient of the model's output differs: look at the loss functions")
+            return _at_call(
+                step, *root, wrong, "the gradient of the model's output differs: look at the loss functions"
+            )
     return _at_first(step, differing)
 
 
@@ -166,9 +170,7 @@ def _at_call(step: StepComparison, base: Call, raw: Call, wrong: Comparison, not
     )
 
 
-def _divergence(
-    wrong: Comparison, base: tuple[SourceLine, ...], raw: tuple[SourceLine, ...], note: str
-) -> Divergence:
+def _divergence(wrong: Comparison, base: tuple[SourceLine, ...], raw: tuple[SourceLine, ...], note: str) -> Divergence:
     return Divergence(
         base_path=wrong.base_path,
         raw_path=wrong.raw_path,
@@ -185,9 +187,7 @@ def _divergence(
     )
 
 
-def _by_call(
-    comparisons: Iterable[Comparison], phase: str
-) -> dict[int, tuple[list[Comparison], list[Comparison]]]:
+def _by_call(comparisons: Iterable[Comparison], phase: str) -> dict[int, tuple[list[Comparison], list[Comparison]]]:
     """Raw call to the comparisons of its inputs and of its outputs."""
     found: dict[int, tuple[list[Comparison], list[Comparison]]] = defaultdict(lambda: ([], []))
     for comparison in comparisons:
@@ -198,6 +198,4 @@ def _by_call(
 
 def source_lines(stack: Iterable[Frame]) -> tuple[SourceLine, ...]:
     """Frames with the text of their lines."""
-    return tuple(
-        SourceLine(f.file, f.line, f.function, linecache.getline(f.file, f.line).strip()) for f in stack
-    )
+    return tuple(SourceLine(f.file, f.line, f.function, linecache.getline(f.file, f.line).strip()) for f in stack)

@@ -248,7 +248,21 @@ class _WriteWatch(TorchFunctionMode):
 
 _IN_PLACE_OPERATORS = frozenset(
     f"__i{name}__"
-    for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    )
 ) | {"__setitem__", "__set__"}
 _ALWAYS = -1
 _positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions

@@ -12,7 +12,9 @@ def narrows(source: str, target: str) -> bool:
         return False
     from_info, to_info = _float_info(source), _float_info(target)
     if from_info is not None and to_info is not None:
-        return bool(to_info.nmant < from_info.nmant or to_info.maxexp < from_info.maxexp or to_info.minexp > from_info.minexp)
+        return bool(
+            to_info.nmant < from_info.nmant or to_info.maxexp < from_info.maxexp or to_info.minexp > from_info.minexp
+        )
     if from_info is not None or to_info is not None:
         return True
     try:

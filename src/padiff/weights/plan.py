@@ -126,7 +126,13 @@ class _Planner:
         self._loose(base_node, raw_node, free_base, free_raw)
 
     def _entry_of_parts(
-        self, base_node: ModuleNode, raw_node: ModuleNode, name: str, spec: TensorSpec, stored: Stored, parts: list[_Part]
+        self,
+        base_node: ModuleNode,
+        raw_node: ModuleNode,
+        name: str,
+        spec: TensorSpec,
+        stored: Stored,
+        parts: list[_Part],
     ) -> None:
         sources, shapes = [], []
         for part in parts:
@@ -169,7 +175,9 @@ class _Planner:
             else:
                 self._same(base_node, raw_node, name, found, name, spec, role)
         for name, role, spec in waiting:
-            key = next((k for k, other in left.items() if k[1] == role == "parameter" and other.shape == spec.shape), None)
+            key = next(
+                (k for k, other in left.items() if k[1] == role == "parameter" and other.shape == spec.shape), None
+            )
             key = key or next((k for k in left if k[1] == role == "parameter"), None)
             if key is None:
                 self._no_partner("raw", raw_node, base_node, name, spec, role, optional=False)
@@ -381,7 +389,12 @@ def _source(part: _Part, target: Stored) -> tuple[WeightSource, tuple[int, ...]]
         start, stop = size * part.place, size * (part.place + 1)
         shape = (*shape[: part.stored.along], size, *shape[part.stored.along + 1 :])
     permute = None
-    if axes and target.axes and sorted(axes.replace("1", "")) == sorted(target.axes.replace("1", "")) and len(axes) == len(shape):
+    if (
+        axes
+        and target.axes
+        and sorted(axes.replace("1", "")) == sorted(target.axes.replace("1", ""))
+        and len(axes) == len(shape)
+    ):
         order = [axes.index(letter) for letter in target.axes if letter != "1"]
         shape = tuple(shape[place] for place in order)
         order += [place for place, letter in enumerate(axes) if letter == "1"]

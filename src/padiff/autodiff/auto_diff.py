@@ -1,0 +1,109 @@
+"""``auto_diff``: the documented door's main call."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from padiff.api import pair_of_losses, pair_of_optimizers
+from padiff.autodiff.failure import explain
+from padiff.autodiff.layer_map import as_layer_map
+from padiff.autodiff.log import say
+from padiff.autodiff.options import Options, read_call
+from padiff.autodiff.special_init import find_special_init
+from padiff.autodiff.weights import carry_out, plan_for, roles_line
+from padiff.capture import check_arguments
+from padiff.inputs import fresh_arguments, pair_of_dicts
+from padiff.pipeline import Job, run_job
+from padiff.records import StepComparison
+
+
+def auto_diff(*args: Any, **kwargs: Any) -> bool:
+    """Run two models side by side; True when they agree, else False with the place in the log.
+
+    ``auto_diff(base_model, raw_model, inputs, loss_fns=None, optimizers=None, **options)``, or the first generation's
+    ``auto_diff(layer, module, example_inp, auto_weights=True, steps=1, options={}, layer_map={}, loss_fn=None,
+    optimizer=None)``.
+    """
+    options = read_call(args, kwargs)
+    job = _job(options)
+    _say_options(options)
+    say(roles_line(job.base, job.raw))
+    plan = plan_for(job.base, job.raw, as_layer_map(options.layer_map).rules(job.base, job.raw))
+    if options.auto_init and not carry_out(job.base, job.raw, job.rules, plan):
+        say("FAILED !!!")
+        return False
+    if not options.auto_init:
+        say("auto_init is False: no weights were overwritten")
+    result = run_job(job, plan, copied=options.auto_init, on_step=lambda step: _say_step(job, step))
+    explain(result)
+    say("SUCCESS !!!" if result.aligned else "FAILED !!!")
+    return result.aligned
+
+
+def _job(options: Options) -> Job:
+    base, raw = options.base, options.raw
+    first_inputs, second_inputs, swapped = pair_of_dicts(options.inputs, options.first, options.second)
+    base_inputs, raw_inputs = options.in_order((first_inputs, second_inputs))
+    losses = (None, None) if options.loss_fns is None else options.in_order(options.loss_fns)
+    optimizers = None if options.optimizers is None else options.in_order(options.optimizers)
+    skip = any(
+        os.environ.get(name, "FALSE").upper() == "TRUE" for name in ("PADIFF_SIKP_WRAP_LAYER", "PADIFF_SKIP_WRAP_LAYER")
+    )
+    job = Job(
+        base=base,
+        raw=raw,
+        arguments=fresh_arguments(base, raw, base_inputs, raw_inputs),
+        losses=pair_of_losses(losses),
+        optimizers=pair_of_optimizers(optimizers, base, raw),
+        steps=options.steps,
+        backward=options.diff_phase == "both",
+        tolerance=options.tolerance,
+        rules=as_layer_map(options.layer_map).rules(base, raw, skip_parameterless=skip),
+        special=find_special_init,
+    )
+    for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
+        check_arguments(live, side, arguments)
+    if swapped:
+        say("inputs: each set holds tensors of the other model's framework, so the two are used swapped")
+    return job
+
+
+def _say_options(options: Options) -> None:
+    tolerance = options.tolerance
+    shown = {
+        "atol": tolerance.atol,
+        "rtol": tolerance.rtol,
+        "compare_mode": tolerance.mode,
+        "diff_phase": options.diff_phase,
+        "single_step": False,
+        "steps": options.steps,
+        "auto_init": options.auto_init,
+        "use_loss": options.loss_fns is not None,
+        "use_opt": options.optimizers is not None,
+    }
+    say("Your options:", "{", *(f"  {name}: `{value}`" for name, value in shown.items()), "}")
+    say(*options.notes)
+
+
+def _say_step(job: Job, step: StepComparison) -> None:
+    say(f"================= Train Step {step.step} =================")
+    outputs = [c for c in step.comparisons if c.role == "output" and c.phase == "forward" and c.raw_path == ""]
+    numbers = [c.outcome.numbers.max_abs for c in outputs if c.outcome.numbers is not None]
+    if numbers:
+        say(f"Max elementwise output diff is {max(numbers)}")
+    compared: dict[str, int] = {}
+    for comparison in step.comparisons:
+        name = "loss" if comparison.role == "loss" else comparison.phase
+        compared[name] = compared.get(name, 0) + 1
+    words = {
+        "forward": "forward stage compared",
+        "loss": "loss compared",
+        "backward": "backward stage compared",
+        "gradient": "grads compared",
+        "weight": "weights compared",
+        "buffer": "buffers compared",
+    }
+    for name, text in words.items():
+        if name in compared:
+            say(f"{text}. ({compared[name]} tensors)")

@@ -1,0 +1,39 @@
+"""Functions of the user's own that fill a layer of raw from a layer of base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from padiff.errors import ArgumentError
+
+_functions: dict[tuple[str, str, str, str], Callable[[Any, Any], Any]] = {}
+"""The documented call registers for the whole process; there is nothing to hand it to."""
+
+
+def add_special_init(
+    base_framework: str,
+    base_class_name: str,
+    raw_framework: str,
+    raw_class_name: str,
+    func: Callable[[Any, Any], Any],
+) -> None:
+    """Have ``func(base_layer, raw_layer)`` fill every pair of such layers; it wins over the built-in tables."""
+    names = {
+        "base_framework": base_framework,
+        "base_class_name": base_class_name,
+        "raw_framework": raw_framework,
+        "raw_class_name": raw_class_name,
+    }
+    for argument, value in names.items():
+        if not isinstance(value, str) or not value:
+            raise ArgumentError(f"{argument} is {value!r}, expected a name, e.g. 'torch' or 'MultiheadAttention'")
+    if not callable(func):
+        raise ArgumentError(f"func is a {type(func).__name__}, expected a function of (base_layer, raw_layer)")
+    _functions[(base_framework, base_class_name, raw_framework, raw_class_name)] = func
+
+
+def find_special_init(
+    base_framework: str, base_class: str, raw_framework: str, raw_class: str
+) -> Callable[[Any, Any], Any] | None:
+    return _functions.get((base_framework, base_class, raw_framework, raw_class))
