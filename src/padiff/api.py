@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from padiff.capture import check_arguments
-from padiff.compare import as_tolerance
+from padiff.capture.session import check_arguments
+from padiff.compare.tolerance import as_tolerance
 from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from padiff.capture import Arguments
+from padiff.capture.session import Arguments
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_tensor
 from padiff.frameworks.containers import map_leaves
@@ -50,6 +50,12 @@ def pair_of_dicts(inputs: Any, first: LiveTree, second: LiveTree) -> tuple[Input
             f"inputs is {what}, expected a pair: the first model's inputs and the second model's, each a dict",
             'write it as ({"x": input_of_the_first}, {"x": input_of_the_second})',
         )
+    for place, value in enumerate(inputs):
+        if not isinstance(value, (Mapping, Inputs, tuple, np.ndarray)) and adapter_of_tensor(value) is None:
+            raise ArgumentError(
+                f"inputs[{place}] is a {type(value).__name__}, expected a dict of forward's parameters to values",
+                'write it as {"x": input}',
+            )
     one, two = _one_set(inputs[0]), _one_set(inputs[1])
     swapped = (
         first.adapter.name != second.adapter.name
@@ -87,10 +93,10 @@ def _is_pair(inputs: Any, base: LiveTree, raw: LiveTree) -> bool:
 def _one_set(inputs: Any) -> Inputs:
     if isinstance(inputs, Inputs):
         return inputs
-    if type(inputs) is dict or isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping):
         bad = [key for key in inputs if not isinstance(key, str)]
         if bad:
-            raise ArgumentError(f"inputs: the key {bad[0]!r} is no string; keys are names of forward's parameters")
+            raise ArgumentError(f"inputs: the key {bad[0]!r} is no string, expected the name of one of forward's parameters")
         return Inputs(**inputs)
     if isinstance(inputs, tuple):
         return Inputs(*inputs)

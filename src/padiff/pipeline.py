@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from padiff.align import CallPairing, pair_modules
-from padiff.capture import Session
-from padiff.compare import compare_arrays, missing
+from padiff.capture.session import Session
+from padiff.compare.arrays import compare_arrays, missing
 from padiff.diagnose import find_divergence
 from padiff.frameworks.tree import LiveTree
 from padiff.inputs import Fresh
@@ -46,8 +46,8 @@ class Job:
     optimizers: tuple[Any, Any] | None = None
     steps: int = 1
     backward: bool = True
-    tolerance: Tolerance = Tolerance()
-    rules: Rules = Rules()
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    rules: Rules = field(default_factory=Rules)
     special: FindSpecial = lambda *_: None
 
 

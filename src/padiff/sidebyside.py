@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from padiff.align import CallPairing, pair_slots
-from padiff.compare import compare_arrays, missing
+from padiff.compare.arrays import compare_arrays, missing
 from padiff.records import (
     Call,
     Comparison,

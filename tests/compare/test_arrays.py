@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from padiff.compare import as_tolerance, compare_arrays, missing
+from padiff.compare.arrays import compare_arrays, missing
+from padiff.compare.tolerance import as_tolerance
 from padiff.records import Tolerance
 
 EXACT = as_tolerance("exact")

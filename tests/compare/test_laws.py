@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from padiff.compare import as_tolerance, compare_arrays
+from padiff.compare.arrays import compare_arrays
+from padiff.compare.tolerance import as_tolerance
 from padiff.records import Tolerance
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.uint8, np.bool_]

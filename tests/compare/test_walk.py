@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from padiff.compare import as_tolerance, compare_arrays
+from padiff.compare.arrays import compare_arrays
+from padiff.compare.tolerance import as_tolerance
 from padiff.compare.blocks import block_length
 from padiff.records import Tolerance
 

@@ -69,10 +69,10 @@ class LayerCase:
     """A torch and a paddle layer that compute the same, and inputs for both."""
 
     id: str
-    torch: Callable[[], Any]
-    """Builds the torch module, in eval mode."""
-    paddle: Callable[[], Any]
-    """Builds the paddle layer, in eval mode."""
+    torch: Callable[..., Any]
+    """Builds the torch module, in eval mode; ``draw`` numbers the values it is filled with."""
+    paddle: Callable[..., Any]
+    """Builds the paddle layer, in eval mode; ``draw`` numbers the values it is filled with."""
     inputs: Callable[[], Arrays]
     """Positional inputs; the same at every call."""
     call_torch: Callable[..., list[Any]] = call
@@ -92,9 +92,9 @@ def _kept(name: str) -> bool:
     return name.endswith(("_u", "_v", "_orig", "original", "num_batches_tracked", "_dropout_state"))
 
 
-def _random_torch(id: str, build: Callable[[], Any]) -> Callable[[], Any]:
-    def built() -> Any:
-        rng = np.random.default_rng([zlib.crc32(id.encode()), 1])
+def _random_torch(id: str, build: Callable[[], Any]) -> Callable[..., Any]:
+    def built(draw: int = 1) -> Any:
+        rng = np.random.default_rng([zlib.crc32(id.encode()), draw])
         module = build().eval()
         with torch.no_grad():
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -105,9 +105,9 @@ def _random_torch(id: str, build: Callable[[], Any]) -> Callable[[], Any]:
     return built
 
 
-def _random_paddle(id: str, build: Callable[[], Any]) -> Callable[[], Any]:
-    def built() -> Any:
-        rng = np.random.default_rng([zlib.crc32(id.encode()), 2])
+def _random_paddle(id: str, build: Callable[[], Any]) -> Callable[..., Any]:
+    def built(draw: int = 2) -> Any:
+        rng = np.random.default_rng([zlib.crc32(id.encode()), draw])
         layer = build()
         layer.eval()
         for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
@@ -129,7 +129,7 @@ def _case(
     """A case with random tensors; ``inputs`` are shapes of random inputs, or the inputs themselves."""
 
     def arrays() -> Arrays:
-        rng = np.random.default_rng([zlib.crc32(id.encode()), 3])
+        rng = np.random.default_rng([zlib.crc32(id.encode()), 99])
         return tuple(
             given if isinstance(given, np.ndarray) else rng.normal(size=given).astype(np.float32) for given in inputs
         )

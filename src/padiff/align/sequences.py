@@ -6,67 +6,89 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+Likeness = Callable[[Any, Any], float]
 
-_DP_CELLS = 4_000_000  # above this the middle is cut at items that occur once on both sides
+_CELLS = 250_000  # above this only a band around the diagonal is looked at
+_HALF_BAND = 48
 
 
 def align_sequences(
     left: Sequence[Item],
     right: Sequence[Item],
     likeness: Callable[[Item, Item], float],
-    key: Callable[[Item], Any],
+    key: Callable[[Item], Hashable],
 ) -> list[tuple[Item, Item]]:
     """Pairs in order with the largest summed likeness; items that fit nothing are left out.
 
-    Equal keys at both ends are paired off first, so that two sequences that are alike cost linear time.
+    Items of equal keys must fit each other as well as either fits anything: they are paired off at both ends
+    without a look at the rest, so that two sequences that are alike cost linear time.
     """
-    left_keys: list[Hashable] = [key(item) for item in left]
-    right_keys: list[Hashable] = [key(item) for item in right]
+    left_keys, right_keys = [key(item) for item in left], [key(item) for item in right]
+    shorter = min(len(left), len(right))
     start = 0
-    while start < min(len(left), len(right)) and left_keys[start] == right_keys[start]:
+    while start < shorter and left_keys[start] == right_keys[start]:
         start += 1
     end = 0
-    while end < min(len(left), len(right)) - start and left_keys[-1 - end] == right_keys[-1 - end]:
+    while end < shorter - start and left_keys[-1 - end] == right_keys[-1 - end]:
         end += 1
-    # An item next to a difference may belong to it: a repeated key at the edge proves nothing.
-    if start + end < max(len(left), len(right)):
-        start, end = _retreat(left_keys, start, end), end
-    middle_left = left[start : len(left) - end]
-    middle_right = right[start : len(right) - end]
-    pairs = list(zip(left[:start], right[:start], strict=True))
-    if len(middle_left) * len(middle_right) <= _DP_CELLS:
-        pairs += _best(middle_left, middle_right, likeness)
-    else:
-        pairs += _greedy(middle_left, middle_right, likeness)
-    if end:
-        pairs += zip(left[len(left) - end :], right[len(right) - end :], strict=True)
-    return [(one, other) for one, other in pairs if likeness(one, other) > 0]
+    left_end, right_end = len(left) - end, len(right) - end
+    return [
+        *((one, other) for one, other in zip(left[:start], right[:start], strict=True) if likeness(one, other) > 0),
+        *_best(left[start:left_end], right[start:right_end], likeness),
+        *((one, other) for one, other in zip(left[left_end:], right[right_end:], strict=True) if likeness(one, other)),
+    ]
 
 
-def _retreat(keys: Sequence[Hashable], start: int, end: int) -> int:
-    """Hand a run of equal keys before a difference to the slow path, which looks at more than keys."""
-    while start > 0 and start < len(keys) - end and keys[start - 1] == keys[start]:
-        start -= 1
-    return start
-
-
-def _best(
-    left: Sequence[Item], right: Sequence[Item], likeness: Callable[[Item, Item], float]
-) -> list[tuple[Item, Item]]:
-    rows, columns = len(left), len(right)
-    if not rows or not columns:
+def _best(left: Sequence[Item], right: Sequence[Item], likeness: Likeness) -> list[tuple[Item, Item]]:
+    """By dynamic programming from the ends; of two ways that are equally good, the one that pairs earlier items."""
+    if not left or not right:
         return []
-    best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
-    for i in range(rows - 1, -1, -1):
-        row, below = best[i], best[i + 1]
-        for j in range(columns - 1, -1, -1):
-            score = likeness(left[i], right[j])
+    bands = _bands(len(left), len(right))
+    scores: list[list[float]] = []
+    best: list[list[float]] = [[0.0] * (len(right) + 1)]  # best[0] is the row below; rows are put before it
+    for i in range(len(left) - 1, -1, -1):
+        below = best[-1]
+        start, stop = bands[i]
+        row_scores = [likeness(left[i], other) for other in right[start:stop]]
+        row = below.copy()
+        reached = below[stop]
+        for j in range(stop - 1, start - 1, -1):
+            score = row_scores[j - start]
             taken = below[j + 1] + score if score > 0 else 0.0
-            row[j] = max(taken, below[j], row[j + 1])
+            reached = max(taken, below[j], reached)
+            row[j] = reached
+        for j in range(start - 1, -1, -1):
+            if row[j] >= reached:
+                break
+            row[j] = reached
+        best.append(row)
+        scores.append(row_scores)
+    best.reverse()
+    scores.reverse()
+    return _follow(left, right, best, scores, bands)
+
+
+def _bands(rows: int, columns: int) -> list[tuple[int, int]]:
+    """Per row the columns looked at: all of them, or a band around the diagonal where that would be too many."""
+    if rows * columns <= _CELLS:
+        return [(0, columns)] * rows
+    half = max(_HALF_BAND, min(abs(rows - columns) + 1, 4 * _CELLS // rows))
+    centres = [row * columns // rows for row in range(rows)]
+    return [(max(0, centre - half), min(columns, centre + half)) for centre in centres]
+
+
+def _follow(
+    left: Sequence[Item],
+    right: Sequence[Item],
+    best: list[list[float]],
+    scores: list[list[float]],
+    bands: list[tuple[int, int]],
+) -> list[tuple[Item, Item]]:
     pairs: list[tuple[Item, Item]] = []
     i = j = 0
-    while i < rows and j < columns:
-        score = likeness(left[i], right[j])
+    while i < len(left) and j < len(right):
+        start, stop = bands[i]
+        score = scores[i][j - start] if start <= j < stop else 0.0
         if score > 0 and best[i][j] == best[i + 1][j + 1] + score:
             pairs.append((left[i], right[j]))
             i, j = i + 1, j + 1
@@ -74,19 +96,4 @@ def _best(
             i += 1
         else:
             j += 1
-    return pairs
-
-
-def _greedy(
-    left: Sequence[Item], right: Sequence[Item], likeness: Callable[[Item, Item], float]
-) -> list[tuple[Item, Item]]:
-    """For very long stretches: the next item on the right that fits, looked for within a window."""
-    pairs: list[tuple[Item, Item]] = []
-    position = 0
-    for item in left:
-        window = range(position, min(position + 64, len(right)))
-        found = max(window, key=lambda j: (likeness(item, right[j]), -j), default=None)
-        if found is not None and likeness(item, right[found]) > 0:
-            pairs.append((item, right[found]))
-            position = found + 1
     return pairs

@@ -12,7 +12,7 @@ from padiff.autodiff.log import say
 from padiff.autodiff.options import Options, read_call
 from padiff.autodiff.special_init import find_special_init
 from padiff.autodiff.weights import carry_out, plan_for, roles_line
-from padiff.capture import check_arguments
+from padiff.capture.session import check_arguments
 from padiff.inputs import fresh_arguments, pair_of_dicts
 from padiff.pipeline import Job, run_job
 from padiff.records import StepComparison

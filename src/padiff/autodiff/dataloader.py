@@ -10,7 +10,7 @@ import numpy as np
 
 from padiff.autodiff.log import say
 from padiff.autodiff.options import read_tolerance
-from padiff.compare import compare_arrays
+from padiff.compare.arrays import compare_arrays
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_tensor
 from padiff.frameworks.containers import flatten

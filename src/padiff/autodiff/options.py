@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, NoReturn
 
 from padiff.api import LATER, check_steps
-from padiff.autodiff.roles import first_is_base, live_model
+from padiff.autodiff.roles import PLACES, take_models
 from padiff.errors import ArgumentError, NotAvailableError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Tolerance
@@ -42,6 +44,12 @@ DEFAULTS: dict[str, Any] = {
     "steps": 1,
     "layer_map": None,
 }
+KNOWN = (
+    *DEFAULTS,
+    *("inputs", "loss_fns", "optimizers", "options"),
+    *OLD_NAMES,
+    *("base_model", "raw_model", "layer", "module"),
+)
 MODES = {"mean": "mean", "abs_mean": "mean", "strict": "strict"}
 PHASES = ("both", "forward", "backward")
 
@@ -79,15 +87,15 @@ class Options:
 def read_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Options:
     """Check a call and say what it means; raises ArgumentError naming what is wrong."""
     given = _by_name(args, kwargs)
-    first, second, base_first = _models(given)
+    for name in given:
+        if name not in KNOWN and name not in PLACES:
+            refuse_option("auto_diff", name, KNOWN)
+    first, second, base_first = take_models(given, "auto_diff")
     values = {name: given.pop(name, default) for name, default in DEFAULTS.items()}
     inputs = given.pop("inputs", None)
     if inputs is None:
         raise ArgumentError("inputs is missing", 'pass a pair: ({"x": input_of_the_first}, {"x": input_of_the_second})')
-    loss_fns, optimizers = given.pop("loss_fns", None), given.pop("optimizers", None)
-    if given:
-        _unknown(next(iter(given)))
-    return _checked(first, second, base_first, values, inputs, loss_fns, optimizers)
+    return _checked(first, second, base_first, values, inputs, given.get("loss_fns"), given.get("optimizers"))
 
 
 def _checked(
@@ -102,12 +110,16 @@ def _checked(
     for name in ("auto_init", "single_step"):
         if not isinstance(values[name], bool):
             raise ArgumentError(f"{name} is {values[name]!r}, expected True or False")
-    if values["diff_phase"] not in PHASES:
+    if not isinstance(values["diff_phase"], str) or values["diff_phase"] not in PHASES:
         raise ArgumentError(f"diff_phase is {values['diff_phase']!r}, expected {', '.join(map(repr, PHASES))}")
     if values["single_step"]:
         raise NotAvailableError("single_step=True is not in this version yet", LATER)
     if values["diff_phase"] == "backward":
-        raise ArgumentError('diff_phase="backward" goes only with single_step=True', 'use diff_phase="both"')
+        raise ArgumentError(
+            "diff_phase is 'backward', which goes only with single_step=True; expected 'both' or 'forward'",
+            'use diff_phase="both"',
+        )
+    loss_fns, optimizers = _losses(loss_fns), _pair("optimizers", optimizers)
     steps, notes = check_steps(values["steps"]), []
     if steps > 1 and (optimizers is None or values["diff_phase"] != "both"):
         lacking = "optimizers" if optimizers is None else 'diff_phase="both"'
@@ -123,9 +135,9 @@ def _checked(
         second=second,
         base_first=base_first,
         inputs=inputs,
-        loss_fns=_pair("loss_fns", loss_fns),
-        optimizers=_pair("optimizers", optimizers),
-        layer_map=values["layer_map"] or None,
+        loss_fns=loss_fns,
+        optimizers=optimizers,
+        layer_map=values["layer_map"],
         auto_init=values["auto_init"],
         tolerance=read_tolerance(values["atol"], values["rtol"], values["compare_mode"]),
         diff_phase=values["diff_phase"],
@@ -136,11 +148,11 @@ def _checked(
 
 def read_tolerance(atol: Any, rtol: Any, compare_mode: Any) -> Tolerance:
     """The documented bounds as a Tolerance."""
-    if compare_mode not in MODES:
+    if not isinstance(compare_mode, str) or compare_mode not in MODES:
         raise ArgumentError(f"compare_mode is {compare_mode!r}, expected {', '.join(map(repr, MODES))}")
     for name, value in (("atol", atol), ("rtol", rtol)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise ArgumentError(f"{name} is {value!r}, expected a number of at least 0")
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+            raise ArgumentError(f"{name} is {value!r}, expected a finite number of at least 0")
     return Tolerance(float(rtol), float(atol), MODES[compare_mode])  # type: ignore[arg-type]
 
 
@@ -159,6 +171,8 @@ def _by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]
         if newest in given:
             raise ArgumentError(f"{newest} is given twice" + (f", once as {name}" if name != newest else ""))
         given[newest] = value
+    if "options" in kwargs and first_generation and len(args) > 5:
+        raise ArgumentError("options is given twice")
     options = kwargs.get("options", args[5] if first_generation and len(args) > 5 else None)
     for name, value in _options_dict(options).items():
         given.setdefault(OLD_NAMES.get(name, name), value)
@@ -173,46 +187,30 @@ def _options_dict(options: Any) -> Mapping[str, Any]:
     return options
 
 
-def _models(given: dict[str, Any]) -> tuple[LiveTree, LiveTree, bool]:
-    """Both models in the order given, and whether the first of them is base."""
-    if "base_model" in given or "raw_model" in given:
-        by_place = [given.pop(place) for place in ("#1", "#2") if place in given]
-        base = given.pop("base_model", None) if "base_model" in given else (by_place.pop(0) if by_place else None)
-        raw = given.pop("raw_model", None) if "raw_model" in given else (by_place.pop(0) if by_place else None)
-        _both("base_model", base, "raw_model", raw)
-        return live_model(base, "base_model"), live_model(raw, "raw_model"), True
-    if "layer" in given or "module" in given:
-        by_place = [given.pop(place) for place in ("#1", "#2") if place in given]
-        layer = given.pop("layer") if "layer" in given else (by_place.pop(0) if by_place else None)
-        module = given.pop("module") if "module" in given else (by_place.pop(0) if by_place else None)
-        _both("layer", layer, "module", module)
-        first, second = live_model(layer, "layer"), live_model(module, "module")
-        return first, second, first_is_base(first, second)
-    one, two = given.pop("#1", None), given.pop("#2", None)
-    _both("the first model", one, "the second model", two)
-    first, second = live_model(one, "the first model"), live_model(two, "the second model")
-    return first, second, first_is_base(first, second)
-
-
-def _both(first_name: str, first: Any, second_name: str, second: Any) -> None:
-    for name, value in ((first_name, first), (second_name, second)):
-        if value is None:
-            raise ArgumentError(f"{name} is missing", "auto_diff(base_model, raw_model, inputs, ...) takes two models")
-
-
 def _pair(name: str, value: Any) -> Any:
     if value is None:
         return None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
+        many = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
         raise ArgumentError(
-            f"{name} is a {type(value).__name__}, expected a pair, one per model",
+            f"{name} is a {type(value).__name__}{many}, expected a pair, one per model",
             "give both in the order of the models",
         )
     return value[0], value[1]
 
 
-def _unknown(name: str) -> None:
-    known = [*DEFAULTS, "inputs", "loss_fns", "optimizers", "options", *OLD_NAMES]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(DEFAULTS)}"
-    raise ArgumentError(f"auto_diff has no option {name!r}", hint)
+def _losses(value: Any) -> Any:
+    pair = _pair("loss_fns", value)
+    for place, one in zip(("first", "second"), pair or (), strict=False):
+        if one is not None and not callable(one):
+            raise ArgumentError(
+                f"loss_fns: the one of the {place} model is a {type(one).__name__}, expected a function of the model's output"
+            )
+    return pair
+
+
+def refuse_option(call: str, name: Any, known: Sequence[str]) -> NoReturn:
+    """Raise for an option that does not exist, naming the nearest that does."""
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    raise ArgumentError(f"{call} has no option {name!r}", hint)

@@ -72,6 +72,7 @@ class Recorder:
         self._unindexed: list[tuple[tuple[int, int], Held]] = []
         self._by_storage: dict[int, list[tuple[tuple[int, int], Held]]] = {}
         self._handles: list[Handle] = []
+        self._raised: str | None = None
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
         self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
@@ -82,15 +83,14 @@ class Recorder:
         modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
         with ExitStack() as stack:
             stack.callback(self._finish)
-            for handle in self._adapter.attach(modules.values(), self._enter, self._leave):
+            for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
             stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             yield
 
-    def innermost(self) -> str | None:
-        """Path of the module that is running now; after an exception, of the one that raised."""
-        node = self._open[-1].node
-        return None if node < 0 else self._live.tree.nodes[node].path
+    def raised_in(self) -> str | None:
+        """After an exception, the path of the innermost module it left; None when none had begun."""
+        return self._raised
 
     # --- called by the hooks
 
@@ -108,11 +108,7 @@ class Recorder:
     def _leave(self, module: Any, output: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        # A module that raised and was caught by the user's code left its call open above this one.
-        while len(self._open) > 1 and self._open[-1].module is not module:
-            self._open.pop()
-        if len(self._open) == 1:
-            return
+        self._raised = None
         opened = self._open.pop()
         parent = self._open[-1]
         inside = (opened.first_tensor, self._tensors)
@@ -135,6 +131,13 @@ class Recorder:
         if self._observer is not None:
             self._observer.on_call(call)
         self._hand_over(opened, parent, call)
+
+    def _fail(self, module: Any) -> None:
+        """The user's code may catch the exception and go on: the call is taken off like one that ended."""
+        if threading.get_ident() == self._thread and len(self._open) > 1 and self._open[-1].module is module:
+            opened = self._open.pop()
+            if self._raised is None:
+                self._raised = self._live.tree.nodes[opened.node].path
 
     def _hand_over(self, opened: _Open, parent: _Open, call: Call) -> None:
         """What the call returns now belongs to its parent; the rest nobody will see again."""

@@ -61,7 +61,7 @@ class Session:
         restore_random_state(adapter, self._randomness)
         with recorder.attached(self._nodes):
             output = self._forward(recorder, step, arguments)
-            loss = self._loss(output, loss_fn, wanted=backward)
+            loss = self._loss(step, output, loss_fn, wanted=backward)
             held_loss = None if loss is None else Held(adapter, loss)
             if loss is not None and backward and adapter.requires_grad(loss):
                 with self._explained(step, "in backward"):
@@ -112,19 +112,20 @@ class Session:
         try:
             return call_model(self.live.model, arguments.args, dict(arguments.kwargs))
         except Exception as error:
-            path = recorder.innermost()
+            path = recorder.raised_in()
             where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
             _note(error, f"padiff: raised by the {self._who()} {where}, forward of step {step}")
             raise
 
-    def _loss(self, output: Any, loss_fn: Callable[[Any], Any] | None, *, wanted: bool) -> Any:
+    def _loss(self, step: int, output: Any, loss_fn: Callable[[Any], Any] | None, *, wanted: bool) -> Any:
         adapter = self.live.adapter
         if loss_fn is None:
             if not wanted:
                 return None
             floating = [t for _, t in adapter.flatten(output) if adapter.dtype(t).startswith(("float", "bfloat"))]
             return adapter.mean_loss(floating) if floating else None
-        loss = loss_fn(output)
+        with self._explained(step, "in the loss function"):
+            loss = loss_fn(output)
         if not adapter.is_tensor(loss):
             raise ArgumentError(
                 f"loss_fns: the loss of the {self._who()} returned {type(loss).__name__}, expected one {adapter.name} "

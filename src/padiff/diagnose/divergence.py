@@ -5,8 +5,12 @@ from __future__ import annotations
 import linecache
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from padiff.records import Call, Comparison, Divergence, Frame, ModuleTree, SourceLine, StepComparison
+
+_Sources = tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]
+_MOST_LINES = 30
 
 
 def find_divergence(step: StepComparison, trees: tuple[ModuleTree, ModuleTree]) -> Divergence | None:
@@ -35,37 +39,53 @@ def _in_forward(step: StepComparison) -> Divergence | None:
         inputs, outputs = by_call[raw.index]
         wrong = next((c for c in outputs if not c.agrees), None)
         if wrong is not None and all(c.agrees for c in inputs):
-            return _at_call(step, base, raw, wrong, _own_code(step, raw, by_call))
+            note, lines = _own_code(step, base, raw, by_call)
+            return _at_call(step, base, raw, wrong, note, lines)
     return _at_first(step, differing)
 
 
-def _own_code(step: StepComparison, raw: Call, by_call: dict[int, tuple[list[Comparison], list[Comparison]]]) -> str:
-    """When every child is right by itself, the difference arises between two of them: name the two."""
-    children = [(b, r) for b, r in step.pairs if r.parent == raw.index]
+def _own_code(
+    step: StepComparison, base: Call, raw: Call, by_call: dict[int, tuple[list[Comparison], list[Comparison]]]
+) -> tuple[str, _Sources | None]:
+    """When every child is right by itself, the difference arises between two of them: name the two, and the lines."""
+    children = sorted((pair for pair in step.pairs if pair[1].parent == raw.index), key=lambda pair: pair[1].index)
     if not children:
-        return ""
-    children.sort(key=lambda pair: pair[1].index)
-    before: Call | None = None
-    for _, child in children:
-        inputs, _outputs = by_call[child.index]
-        if any(not c.agrees for c in inputs):
-            return _between(before, child)
-        before = child
-    return _between(before, None)
+        return "", None
+    before: tuple[Call, Call] | None = None
+    after: tuple[Call, Call] | None = None
+    for pair in children:
+        if any(not c.agrees for c in by_call[pair[1].index][0]):
+            after = pair
+            break
+        before = pair
+    note = _between_words(before and before[1], after and after[1])
+    lines = tuple(_lines_between(before and before[side], after and after[side]) for side in (0, 1))
+    return note, (lines[0], lines[1]) if any(lines) else None
 
 
-def _between(before: Call | None, after: Call | None) -> str:
-    def name(call: Call) -> str:
-        where = f", line {call.stack[-1].line}" if call.stack else ""
-        return f"{call.path}{where}"
-
-    if before is None and after is None:
-        return ""
-    if after is None:
-        return f"the difference arises in the module's own code after its last child ({name(before)})"  # type: ignore[arg-type]
+def _between_words(before: Call | None, after: Call | None) -> str:
+    here = "the difference arises in the module's own code"
     if before is None:
-        return f"the difference arises in the module's own code before its first child ({name(after)})"
-    return f"the difference arises in the module's own code between its children {name(before)} and {name(after)}"
+        return f"{here} before its first child {_name(after)}"
+    if after is None:
+        return f"{here} after its last child {_name(before)}"
+    return f"{here} between its children {_name(before)} and {_name(after)}"
+
+
+def _name(call: Call | None) -> str:
+    return "" if call is None else call.path + (f" (line {call.stack[-1].line})" if call.stack else "")
+
+
+def _lines_between(before: Call | None, after: Call | None) -> tuple[SourceLine, ...]:
+    """The user's lines from one child's call to the next, where both stand in one function."""
+    first = before.stack[-1] if before is not None and before.stack else None
+    last = after.stack[-1] if after is not None and after.stack else None
+    start, end = first or last, last or first
+    if start is None or end is None:
+        return ()
+    if (start.file, start.function) != (end.file, end.function) or not 0 <= end.line - start.line <= _MOST_LINES:
+        return source_lines([end])
+    return source_lines(Frame(start.file, line, start.function) for line in range(start.line, end.line + 1))
 
 
 # ------------------------------------------------------------------ loss and backward
@@ -100,7 +120,8 @@ def _in_backward(step: StepComparison) -> Divergence | None:
             blamed.add(raw.parent)
     if candidates:
         base, raw, wrong = max(candidates, key=lambda found: found[1].index)
-        return _at_call(step, base, raw, wrong, "the gradient of its output agrees and that of its input doesn't")
+        note = "the gradient of its output agrees and that of its input doesn't"
+        return replace(_at_call(step, base, raw, wrong, note), role="input")
     return _at_root_or_first(step, differing)
 
 
@@ -153,7 +174,9 @@ def _at_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergen
     return _at_call(step, *pair, first, note)
 
 
-def _at_call(step: StepComparison, base: Call, raw: Call, wrong: Comparison, note: str) -> Divergence:
+def _at_call(
+    step: StepComparison, base: Call, raw: Call, wrong: Comparison, note: str, lines: _Sources | None = None
+) -> Divergence:
     return Divergence(
         base_path=base.path,
         raw_path=raw.path,
@@ -163,7 +186,7 @@ def _at_call(step: StepComparison, base: Call, raw: Call, wrong: Comparison, not
         step=step.step,
         role=wrong.role,
         comparison=wrong,
-        source=(source_lines(base.stack), source_lines(raw.stack)),
+        source=lines or (source_lines(base.stack), source_lines(raw.stack)),
         note=note,
         base_call=base.index,
         raw_call=raw.index,

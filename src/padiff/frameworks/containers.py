@@ -33,7 +33,7 @@ def _collect(tree: Any, prefix: str, is_tensor: Callable[[Any], bool], found: li
 def _visit(value: Any, place: str, is_tensor: Callable[[Any], bool], found: list[tuple[str, Any]]) -> None:
     if is_tensor(value):
         found.append((place, value))
-    elif _named_fields(value) is not None:
+    elif value is not None:
         _collect(value, place + ".", is_tensor, found)
 
 
@@ -67,4 +67,4 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
         odd = (isinstance(leaf, dict) or dataclasses.is_dataclass(leaf)) and not isinstance(leaf, type)
         return map_leaves(leaf, change) if odd and leaf is not tree else change(leaf)
 
-    return optree.tree_map(one, tree, none_is_leaf=True)  # type: ignore[arg-type]
+    return optree.tree_map(one, tree, none_is_leaf=True)

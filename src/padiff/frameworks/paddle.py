@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,7 @@ import paddle
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.protocol import Enter, Exit, Handle
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.records import Array
 
 # numpy has no such types; the bits are handed over as integers of the same width.
@@ -64,7 +65,7 @@ class PaddleAdapter:
         return LAYERS
 
     def forward_signature(self, model: Any) -> Callable[..., Any]:
-        return model.forward  # type: ignore[no-any-return]
+        return model.forward
 
     # --- tensors
 
@@ -116,16 +117,19 @@ class PaddleAdapter:
 
     # --- running
 
-    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit) -> Iterator[Handle]:
+    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
             enter(module, tuple(args), kwargs)
 
         def after(module: Any, args: Any, output: Any) -> None:
-            leave(module, output)
+            if output is None and sys.exc_info()[1] is not None:
+                fail(module)
+            else:
+                leave(module, output)
 
         for module in modules:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
-            yield module.register_forward_post_hook(after)
+            yield module.register_forward_post_hook(after, always_call=True)
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _watching(about_to_write)
@@ -137,8 +141,7 @@ class PaddleAdapter:
         def hook(gradient: Any) -> None:
             callback(gradient.detach())
 
-        handle: Handle = tensor.register_hook(hook)
-        return handle
+        return _GradientHandle(tensor.register_hook(hook))
 
     def no_grad(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = paddle.no_grad()
@@ -197,6 +200,18 @@ class PaddleAdapter:
     def statistics_momentum(self, module: Any) -> float | None:
         momentum = getattr(module, "_momentum", None)
         return None if momentum is None else float(momentum)
+
+
+class _GradientHandle:
+    """Takes a gradient hook off without a word: paddle 3.3 warns when an in-place op has moved the hook away."""
+
+    def __init__(self, helper: Any) -> None:
+        self._helper = helper
+
+    def remove(self) -> None:
+        tensor = self._helper._tensor
+        if tensor is not None:
+            tensor._remove_grad_hook(self._helper._hook_id)
 
 
 def _is_statistic(name: str, parameter: Any) -> bool:

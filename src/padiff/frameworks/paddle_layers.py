@@ -51,7 +51,7 @@ def _recurrent(layer: str) -> LayerSpec:
     The layer registers the same tensors again as ``weight_ih_l0`` and so on, but with ``proj_size`` under shifted
     names (3.3.1: ``weight_ih_l0_reverse`` is the projection of the first cell), so only the cells' names are right.
     """
-    stored = {"_dropout_state": Stored(("dropout_state",), role="buffer", optional=True)}
+    stored = {"_dropout_state": Stored((), role="buffer", optional=True)}  # scratch memory: nothing of the model
     for cell, direction in (("cell", ""), ("cell_fw", ""), ("cell_bw", "_reverse")):
         for name, kept in _CELL.items():
             stored[f"*.{cell}.{name}"] = Stored((f"{kept.parts[0]}_l*{direction}",), kept.axes)

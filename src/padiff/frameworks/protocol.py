@@ -13,6 +13,8 @@ Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 """Called before a module runs: module, positional arguments, keyword arguments."""
 Exit = Callable[[Any, Any], None]
 """Called after a module ran: module, what it returned."""
+Fail = Callable[[Any], None]
+"""Called when an exception leaves a module, innermost first."""
 
 
 class Handle(Protocol):
@@ -100,8 +102,8 @@ class Adapter(Protocol):
 
     # --- running
 
-    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit) -> Iterable[Handle]:
-        """Have ``enter`` and ``leave`` called around every call of the modules; yields handles as it goes."""
+    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterable[Handle]:
+        """Have ``enter`` and then ``leave`` or ``fail`` called around every call of the modules; yields handles."""
         ...
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:

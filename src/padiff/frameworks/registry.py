@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
+from collections.abc import Callable
 from typing import Any
 
 from padiff.errors import UnknownFrameworkError
@@ -43,7 +43,7 @@ def adapter_of_model(model: Any, argument: str) -> Adapter:
     if adapter is None or not adapter.is_model(model):
         known = " or ".join(f"a {name} model" for name in known_frameworks())
         raise UnknownFrameworkError(
-            f"{argument} is of type {_qualified(type(model))}, which is no model of a known framework; expected {known}",
+            f"{argument} is of type {_qualified(type(model))}, no model of a known framework; expected {known}",
             "pass the model object itself (torch.nn.Module, paddle.nn.Layer), not a class, a function or a state dict",
         )
     return adapter
@@ -65,8 +65,7 @@ def _adapter_of(thing: Any) -> Adapter | None:
     return _adapter_of_class(type(thing))
 
 
-@functools.lru_cache(maxsize=4096)
-def _adapter_of_class(cls: type) -> Adapter | None:
+def _look_up(cls: type) -> Adapter | None:
     names = dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__)
     for name in names:
         if name in BUILT_IN or (name not in _NEVER and name in _entry_points()):
@@ -74,6 +73,7 @@ def _adapter_of_class(cls: type) -> Adapter | None:
     return None
 
 
+_adapter_of_class: Callable[[Any], Adapter | None] = functools.lru_cache(maxsize=4096)(_look_up)
 _NEVER = frozenset({"builtins", "numpy", "collections", "abc", "typing"})
 
 
@@ -87,6 +87,8 @@ def _load(name: str) -> Adapter:
 
 @functools.cache
 def _entry_points() -> dict[str, str]:
+    import importlib.metadata  # 18 ms that most imports of padiff don't need
+
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 

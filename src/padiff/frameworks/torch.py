@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Handle
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -65,7 +66,7 @@ class TorchAdapter:
         return LAYERS
 
     def forward_signature(self, model: Any) -> Callable[..., Any]:
-        return model.forward  # type: ignore[no-any-return]
+        return model.forward
 
     # --- tensors
 
@@ -120,18 +121,20 @@ class TorchAdapter:
 
     # --- running
 
-    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit) -> Iterator[Handle]:
+    def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not _recomputing():
                 enter(module, args, kwargs)
 
         def after(module: Any, args: Any, output: Any) -> None:
-            if not _recomputing():
+            if output is None and sys.exc_info()[1] is not None:
+                fail(module)
+            elif not _recomputing():
                 leave(module, output)
 
         for module in modules:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
-            yield module.register_forward_hook(after)
+            yield module.register_forward_hook(after, always_call=True)
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _watching(about_to_write)

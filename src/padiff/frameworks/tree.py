@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,12 +106,6 @@ def _specs(adapter: Adapter, named: list[tuple[str, Any]]) -> list[TensorSpec]:
     return [TensorSpec(name, adapter.shape(t), adapter.dtype(t), id(t)) for name, t in named]
 
 
-def layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
-    """The row of the framework's layer table for a class or the nearest of its bases."""
-    return _layer_spec(adapter, cls)
-
-
-@functools.lru_cache(maxsize=4096)
 def _layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
     table = adapter.layer_table()
     for base in cls.__mro__:
@@ -118,3 +113,7 @@ def _layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
         if found is not None:
             return found
     return None
+
+
+layer_spec: Callable[[Any, Any], LayerSpec | None] = functools.lru_cache(maxsize=4096)(_layer_spec)
+"""The row of the framework's layer table for a class or the nearest of its bases."""

@@ -1,0 +1,1 @@
+"""What padiff costs, measured against the models' own forward and backward."""

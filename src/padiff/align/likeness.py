@@ -1,0 +1,83 @@
+"""How well two modules fit by what they are: kind, sizes of their parameters, name."""
+
+from __future__ import annotations
+
+import math
+
+from padiff.records import ModuleNode, ModuleTree
+
+ACTIVATIONS = frozenset(
+    "relu relu6 gelu silu sigmoid tanh softmax log_softmax leaky_relu elu celu selu hardswish hardsigmoid hardtanh mish "
+    "softplus softsign prelu glu swish log_sigmoid tanhshrink softshrink hardshrink threshold rrelu maxout".split()
+)
+PASSIVE = frozenset({"identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
+CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
+
+Sizes = tuple[object, ...]
+
+
+def own_sizes(node: ModuleNode) -> Sizes:
+    """Shapes of its own parameters, axes sorted: the same for a weight and its transpose."""
+    return tuple(sorted(tuple(sorted(spec.shape)) for spec in node.parameters))
+
+
+def sizes_of(tree: ModuleTree) -> list[Sizes]:
+    """Per node its own sizes; for a layer matched as one thing the number of elements, as each cuts them its own way."""
+    return [("elements", _elements(tree, node.index)) if node.atomic else own_sizes(node) for node in tree.nodes]
+
+
+def _elements(tree: ModuleTree, index: int) -> int:
+    specs = {spec.identity: spec for inner in tree.subtree(index) for spec in tree.nodes[inner].parameters}
+    return sum(math.prod(spec.shape) for spec in specs.values())
+
+
+def kind_key(node: ModuleNode, sizes: Sizes) -> tuple[str, Sizes]:
+    """Equal for leaves that nothing but their names tells apart."""
+    return node.layer or node.kind.lower(), sizes
+
+
+def same_kind(base: ModuleNode, raw: ModuleNode) -> bool:
+    """Whether two modules of one path may belong together."""
+    if base.layer is not None and raw.layer is not None:
+        return base.layer == raw.layer or (base.layer in ACTIVATIONS and raw.layer in ACTIVATIONS)
+    if base.layer is None and raw.layer is None:
+        return base.kind.lower() == raw.kind.lower() or own_sizes(base) == own_sizes(raw)
+    return own_sizes(base) == own_sizes(raw) and bool(own_sizes(base))
+
+
+def leaf_likeness(base: ModuleNode, raw: ModuleNode, same_sizes: bool) -> float:
+    """How well two leaves fit; 0 when they cannot belong together."""
+    if base.layer is not None and base.layer == raw.layer:
+        score = 4.0 if same_sizes else 2.5
+    elif base.layer is not None and raw.layer is not None:
+        both_active = base.layer in ACTIVATIONS and raw.layer in ACTIVATIONS
+        alike = both_active or (same_sizes and bool(base.parameters)) or same_name(base, raw)
+        passive = (base.layer in PASSIVE) != (raw.layer in PASSIVE)
+        score = 1.5 if alike and not passive else 0.0
+    elif same_sizes and base.parameters:
+        score = 3.0
+    elif base.kind.lower() == raw.kind.lower() and same_sizes:
+        score = 2.0
+    else:
+        score = 1.0 if same_name(base, raw) else 0.0
+    if score == 0.0:
+        return 0.0
+    return score + 0.5 * same_name(base, raw) + 0.5 * (base.path == raw.path)
+
+
+def inner_likeness(base: ModuleNode, raw: ModuleNode) -> float:
+    """How well two modules with the same content fit."""
+    contained = (base.layer in CONTAINERS) == (raw.layer in CONTAINERS)
+    holds_the_same = bool(base.parameters) and own_sizes(base) == own_sizes(raw)
+    return (
+        1.0
+        + 2.0 * contained
+        + 3.0 * (base.kind.lower() == raw.kind.lower())
+        + 3.0 * holds_the_same
+        + 1.0 * same_name(base, raw)
+        + 1.0 * (base.path == raw.path)
+    )
+
+
+def same_name(base: ModuleNode, raw: ModuleNode) -> bool:
+    return bool(base.name) and base.name == raw.name

@@ -1,0 +1,210 @@
+"""Planted differences: each must be named at its exact place, by both doors, on all pairs of frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+
+import padiff
+from tests.twins import PAIRS, adam, after, batch, net, read, sgd, write
+
+TOLERANCE = padiff.Tolerance(rtol=1e-4, atol=1e-5, mode="mean")
+
+
+def is_torch(model: Any) -> bool:
+    return isinstance(model, torch.nn.Module)
+
+
+def set_eps(module: Any, value: float) -> None:
+    if is_torch(module):
+        module.eps = value
+    else:
+        module._epsilon = value
+
+
+def nudge(tensor: Any) -> None:
+    values = read(tensor)
+    values.flat[3] += 0.5
+    write(tensor, values)
+
+
+def nan_at(output: Any) -> Any:
+    mask = np.zeros(tuple(output.shape), dtype="float32")
+    mask.flat[5] = np.nan
+    return output + (torch.from_numpy(mask) if isinstance(output, torch.Tensor) else paddle.to_tensor(mask))
+
+
+def to_double(output: Any) -> Any:
+    return output.double() if isinstance(output, torch.Tensor) else output.astype("float64")
+
+
+def replace_activation(raw: Any) -> None:
+    raw.blocks[1].act = torch.nn.ReLU() if is_torch(raw) else paddle.nn.ReLU()
+
+
+def scale_weight_gradient(raw: Any) -> None:
+    raw.blocks[1].fc2.weight.register_hook(lambda gradient: gradient * 1.1)
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One mistake in raw, and where it must be found."""
+
+    name: str
+    do: Callable[[Any], None]
+    path: str
+    phase: str = "forward"
+    role: str = "output"
+    train: bool = False
+
+
+PLANTS = [
+    Plant("weight", lambda raw: nudge(raw.blocks[1].fc1.weight), "blocks.1.fc1"),
+    Plant("bias", lambda raw: nudge(raw.blocks[2].two.bias), "blocks.2.two"),
+    Plant("eps", lambda raw: set_eps(raw.blocks[1].norm, 1e-3), "blocks.1.norm"),
+    Plant("activation", replace_activation, "blocks.1.act"),
+    Plant("residual", lambda raw: setattr(raw.blocks[1], "residual", False), "blocks.1"),
+    Plant("swapped layers", lambda raw: setattr(raw.blocks[1], "swap", True), "blocks.1"),
+    Plant("nan", lambda raw: after(raw.blocks[2].fc2, nan_at), "blocks.2.fc2"),
+    Plant("dtype", lambda raw: after(raw.head, to_double), "head"),
+    Plant("extra output", lambda raw: setattr(raw.blocks[1], "extra", True), "blocks.1"),
+    Plant("statistics", lambda raw: nudge(raw.state_dict()["bn.running_mean" if is_torch(raw) else "bn._mean"]), "bn"),
+    Plant("own code's gradient", lambda raw: setattr(raw.blocks[1], "scale_gradient", True), "blocks.1", "backward", "input"),
+    Plant("parameter's gradient", scale_weight_gradient, "blocks.1.fc2", "gradient", "parameter"),
+]
+
+
+def twins(base: str, raw: str) -> tuple[Any, Any]:
+    """A pair that agrees."""
+    left, right = net(base), net(raw)
+    result = padiff.compare(left, right, batch(), tolerance=TOLERANCE)
+    assert result.aligned, str(result)
+    return left, right
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_place_is_named(frameworks: tuple[str, str], plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    base, raw = twins(*frameworks)
+    plant.do(raw)
+    result = padiff.compare(base, raw, batch(), weights="keep", tolerance=TOLERANCE)
+    found = result.divergence
+    assert not result.aligned
+    assert found is not None
+    assert (found.base_path, found.raw_path) == (plant.path, plant.path), str(found)
+    assert (found.phase, found.role, found.step) == (plant.phase, plant.role, 0)
+
+    same = padiff.auto_diff(
+        base_model=base, raw_model=raw, inputs=({"x": batch()}, {"x": batch()}), auto_init=False, atol=1e-5, rtol=1e-4
+    )
+    assert same is False
+    log = capsys.readouterr().out
+    route = f"{type(raw).__name__}(raw_model).{plant.path}"
+    assert any(line.endswith((route, route + ".weight")) for line in log.splitlines()), log
+    assert log.count("<---  *** HERE ***") >= 2
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_lines_of_the_parents_own_code(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    raw.blocks[1].residual = False
+    found = padiff.compare(base, raw, batch(), weights="keep", tolerance=TOLERANCE).divergence
+    assert found is not None
+    assert "between its children blocks.1.fc2" in found.note
+    for lines in found.source:
+        assert any("x = x + h if self.residual else h" in line.text for line in lines)
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_loss(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    result = padiff.compare(
+        base, raw, batch(), loss=(lambda out: (out * out).mean(), lambda out: out.mean()), tolerance=TOLERANCE
+    )
+    found = result.divergence
+    assert found is not None
+    assert (found.base_path, found.role, found.phase) == ("", "loss", "forward")
+    assert "loss" in found.note
+
+
+OPTIMIZERS = {
+    "lr": (lambda model: sgd(model, lr=0.1), lambda model: sgd(model, lr=0.2)),
+    "weight decay": (lambda model: sgd(model), lambda model: sgd(model, weight_decay=0.1)),
+    "eps": (lambda model: adam(model, eps=1e-3), lambda model: adam(model, eps=1.0)),
+}
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("what", OPTIMIZERS)
+def test_optimizer(frameworks: tuple[str, str], what: str) -> None:
+    base, raw = twins(*frameworks)
+    ours, theirs = OPTIMIZERS[what]
+    right = padiff.compare(base, raw, batch(), optimizers=(ours(base), ours(raw)), steps=3, tolerance=TOLERANCE)
+    assert right.aligned, str(right)
+    assert len(right.steps) == 3
+    found = padiff.compare(base, raw, batch(), optimizers=(ours(base), theirs(raw)), tolerance=TOLERANCE).divergence
+    assert found is not None
+    assert (found.phase, found.role, found.step) == ("weight", "parameter", 0)
+    assert "optimizer" in found.note
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_momentum_shows_in_buffers_only(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    base.train()
+    raw.train()
+    clean = padiff.compare(base, raw, batch(), tolerance=TOLERANCE)
+    assert clean.aligned, str(clean)
+    if is_torch(raw):
+        raw.bn.momentum = 0.3
+    else:
+        raw.bn._momentum = 0.7
+    found = padiff.compare(base, raw, batch(), tolerance=TOLERANCE).divergence
+    assert found is not None
+    assert (found.base_path, found.raw_path, found.phase) == ("bn", "bn", "buffer")
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_train_mode_steps_agree(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    base.train()
+    raw.train()
+    result = padiff.compare(base, raw, batch(), optimizers=(sgd(base), sgd(raw)), steps=4, tolerance=TOLERANCE)
+    assert result.aligned, str(result)
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_second_step_of_three(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    calls = []
+
+    def later(output: Any) -> Any:
+        calls.append(1)
+        return output * 1.1 if len(calls) == 2 else output
+
+    after(raw.blocks[1].fc1, later)
+    found = padiff.compare(
+        base, raw, batch(), optimizers=(sgd(base), sgd(raw)), steps=3, weights="keep", tolerance=TOLERANCE
+    ).divergence
+    assert found is not None
+    assert (found.raw_path, found.step, found.phase) == ("blocks.1.fc1", 1, "forward")
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_errors_of_opposite_sign_do_not_cancel(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+
+    def seesaw(output: Any) -> Any:
+        signs = np.where(np.arange(5) % 2 == 0, 1.0, -1.0).astype("float32") * np.array([1, 1, 1, 2, 1], "float32")
+        return output + (torch.from_numpy(signs) if isinstance(output, torch.Tensor) else paddle.to_tensor(signs))
+
+    after(raw.head, seesaw)
+    found = padiff.compare(base, raw, batch(), weights="keep", tolerance=TOLERANCE).divergence
+    assert found is not None
+    assert found.raw_path == "head"
