@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 from collections.abc import Sequence
 
@@ -37,7 +36,6 @@ def time_of(case: Case, target: Target, repeat: int) -> list[Row]:
     plain(pair)
     rounds = []
     for _ in range(repeat):
-        gc.collect()
         rounds.append(tuple(seconds(each, pair) for each in (plain, compared, plain)))
     first, ours, second = zip(*rounds, strict=True)
     ratio = statistics.median(c / min(a, b) for a, c, b in rounds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,7 +32,6 @@ def _costs(cases: Sequence[Case], repeat: int) -> list[float]:
     best = [[float("inf"), float("inf")] for _ in pairs]
     for _ in range(repeat + 1):
         for pair, times in zip(pairs, best, strict=True):
-            gc.collect()
             for place, each in enumerate((plain, compared)):
                 times[place] = min(times[place], seconds(each, pair))
     return [with_us - alone for alone, with_us in best]

@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks.rows import Row, Target
-from padiff.compare import as_tolerance, compare_arrays
+from padiff.compare.arrays import compare_arrays
+from padiff.compare.tolerance import as_tolerance
 
 FAST = Target(">= 8 GB/s", ">= 8 GB/s")
 OPEN = Target("-", "-")

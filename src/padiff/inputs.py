@@ -35,8 +35,8 @@ def one_or_two(inputs: Any, base: LiveTree, raw: LiveTree) -> tuple[Inputs, Inpu
         return _one_set(inputs[0]), _one_set(inputs[1])
     if isinstance(inputs, list):
         raise ArgumentError(
-            f"inputs is a list of {len(inputs)}, expected one set of inputs (a tensor, a tuple of positional arguments, a "
-            "dict of keyword arguments, padiff.Inputs) or a pair of sets",
+            f"inputs is a list of {len(inputs)}, expected one set of inputs (a tensor, a tuple of positional "
+            "arguments, a dict of keyword arguments, padiff.Inputs) or a pair of sets",
             "for several positional arguments pass a tuple",
         )
     return _one_set(inputs), _one_set(inputs)
@@ -96,7 +96,9 @@ def _one_set(inputs: Any) -> Inputs:
     if isinstance(inputs, Mapping):
         bad = [key for key in inputs if not isinstance(key, str)]
         if bad:
-            raise ArgumentError(f"inputs: the key {bad[0]!r} is no string, expected the name of one of forward's parameters")
+            raise ArgumentError(
+                f"inputs: the key {bad[0]!r} is no string, expected the name of one of forward's parameters"
+            )
         return Inputs(**inputs)
     if isinstance(inputs, tuple):
         return Inputs(*inputs)
@@ -113,6 +115,8 @@ def _native(live: LiveTree, inputs: Inputs) -> Arguments:
         value = leaf
         if like is not None:
             value = source.clone(leaf)
+            if not hasattr(value, "__dlpack__"):
+                value = source.to_numpy(value)
         return live.adapter.to_native(value, like=like, requires_grad=flows)
 
     return Arguments(

@@ -93,9 +93,12 @@ class SideBySide:
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, (one.tensor, comparison))
-        lone = [("base", slot) for slot in base_alone] + [("raw", slot) for slot in raw_alone]
-        for side, slot in lone:
-            self._lone_slot(role, base, raw, side, slot)
+        # One tensor passed as query, key and value is compared once, however many names it has on one side.
+        known = {("base", one.tensor) for one, _ in pairs} | {("raw", other.tensor) for _, other in pairs}
+        for side, alone in (("base", base_alone), ("raw", raw_alone)):
+            for slot in alone:
+                if (side, slot.tensor) not in known:
+                    self._lone_slot(role, base, raw, side, slot)
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
         """A module that returns more than its partner differs; a framework's own layer merely returns more."""

@@ -25,21 +25,44 @@ class CallPairing:
 
     def unmatched(self, raw_calls: Sequence[Call]) -> tuple[Unmatched, ...]:
         """Calls without partner on either side, in order, each with the reason."""
-        found: list[Unmatched] = []
         raw_of = {base: raw for raw, base in self._base_of.items()}
         counts = {"base": Counter(c.node for c in self._calls), "raw": Counter(c.node for c in raw_calls)}
-        sides = (("base", self._calls, raw_of, "raw"), ("raw", raw_calls, self._base_of, "base"))
-        for side, calls, partner_of, other in sides:
+        found: list[Unmatched] = []
+        for side, other, calls, partner_of in (
+            ("base", "raw", self._calls, raw_of),
+            ("raw", "base", raw_calls, self._base_of),
+        ):
+            units = self._units(side, partner_of)
             for call in calls:
                 partner = partner_of.get(call.node)
-                if partner is None:
-                    found.append(Unmatched(side, call.path, call.kind, f"no module of {other} corresponds"))  # type: ignore[arg-type]
-                elif call.occurrence >= counts[other][partner]:
-                    times = counts[other][partner]
-                    path = self._trees[other].nodes[partner].path
-                    why = f"called {counts[side][call.node]} times, its partner {path or '(model)'} {times} times"
-                    found.append(Unmatched(side, call.path, call.kind, why))  # type: ignore[arg-type]
+                if partner is not None and call.occurrence < counts[other][partner]:
+                    continue
+                if units[call.node]:
+                    why = f"inside {units[call.node]}, which is compared as one"
+                elif partner is None:
+                    why = f"no module of {other} corresponds"
+                else:
+                    path = self._trees[other].nodes[partner].path or "(model)"
+                    times, partner_times = counts[side][call.node], counts[other][partner]
+                    why = f"called {_times(times)}, its partner {path} {_times(partner_times)}"
+                found.append(Unmatched(side, call.path, call.kind, why))  # type: ignore[arg-type]
         return tuple(found)
+
+    def _units(self, side: str, partner_of: dict[int, int]) -> list[str]:
+        """Per node the path of the paired layer around it that is matched as one thing, or ""."""
+        found: list[str] = []
+        for node in self._trees[side].nodes:
+            parent = self._trees[side].nodes[node.parent] if node.parent >= 0 else None
+            if parent is None:
+                found.append("")
+            else:
+                unit = parent.atomic and parent.index in partner_of
+                found.append(found[parent.index] or (parent.path if unit else ""))
+        return found
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _by_identity(base: ModuleTree, raw: ModuleTree, modules: ModulePairs) -> dict[int, int]:

@@ -45,8 +45,10 @@ def same_kind(base: ModuleNode, raw: ModuleNode) -> bool:
     return own_sizes(base) == own_sizes(raw) and bool(own_sizes(base))
 
 
-def leaf_likeness(base: ModuleNode, raw: ModuleNode, same_sizes: bool) -> float:
+def leaf_likeness(base_leaf: tuple[ModuleNode, Sizes], raw_leaf: tuple[ModuleNode, Sizes]) -> float:
     """How well two leaves fit; 0 when they cannot belong together."""
+    (base, base_sizes), (raw, raw_sizes) = base_leaf, raw_leaf
+    same_sizes = base_sizes == raw_sizes
     if base.layer is not None and base.layer == raw.layer:
         score = 4.0 if same_sizes else 2.5
     elif base.layer is not None and raw.layer is not None:

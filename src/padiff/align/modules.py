@@ -1,6 +1,6 @@
 """Which module of base belongs to which of raw, before anything runs.
 
-User rules come first, then equal paths, then the order of leaves:
+User rules come first, then names where they are sure, then the order of leaves:
 
     base            raw                  leaves of base   fc1  act  fc2
     net             net                                    |    |    |
@@ -13,17 +13,14 @@ User rules come first, then equal paths, then the order of leaves:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
 
+from padiff.align.likeness import inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
 from padiff.align.sequences import align_sequences
 from padiff.records import ModuleNode, ModulePairs, ModuleTree, Rules
 
-ACTIVATIONS = frozenset(
-    "relu relu6 gelu silu sigmoid tanh softmax log_softmax leaky_relu elu celu selu hardswish hardsigmoid hardtanh mish "
-    "softplus softsign prelu glu swish log_sigmoid tanhshrink softshrink hardshrink threshold rrelu maxout".split()
-)
-PASSIVE = frozenset({"identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
-CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
+Nodes = Sequence[ModuleNode]
 
 
 def pair_modules(base: ModuleTree, raw: ModuleTree, rules: Rules | None = None, *, inside: bool = False) -> ModulePairs:
@@ -33,10 +30,15 @@ def pair_modules(base: ModuleTree, raw: ModuleTree, rules: Rules | None = None, 
     well, each unit for itself: weights have to go somewhere.
     """
     rules = rules or Rules()
+    if _identify(raw) < _identify(base):  # ties are broken by who comes first: not by who is base
+        found = pair_modules(raw, base, _swapped(rules), inside=inside)
+        pairs = tuple(sorted((base_index, raw_index) for raw_index, base_index in found.pairs))
+        return ModulePairs(pairs, found.raw_alone, found.base_alone)
     pairing = _Pairing(base, raw, rules)
     pairing.by_rules(inside)
     pairing.by_leaves()
     pairing.by_content()
+    pairing.by_parents()
     return pairing.result()
 
 
@@ -44,127 +46,196 @@ class _Pairing:
     def __init__(self, base: ModuleTree, raw: ModuleTree, rules: Rules) -> None:
         self.base, self.raw, self.rules = base, raw, rules
         self.partner: dict[int, int] = {}
-        self.taken: set[int] = set()
+        self.taken: dict[int, int] = {}
         self.base_out = _left_out(base, rules.base_skip, rules.skip_parameterless)
         self.raw_out = _left_out(raw, rules.raw_skip, rules.skip_parameterless)
+        self.base_sizes, self.raw_sizes = sizes_of(base), sizes_of(raw)
 
-    def put(self, base: int, raw: int) -> None:
-        if base not in self.partner and raw not in self.taken:
-            self.partner[base] = raw
-            self.taken.add(raw)
+    def put(self, base: ModuleNode, raw: ModuleNode) -> None:
+        """Pair two nodes, and the children of two layers matched as one thing, where they have the same names."""
+        if base.index in self.partner or raw.index in self.taken:
+            return
+        self.partner[base.index] = raw.index
+        self.taken[raw.index] = base.index
+        if base.atomic or raw.atomic:
+            names = {self.raw.nodes[child].name: self.raw.nodes[child] for child in raw.children}
+            self._put_below(base, names)
+
+    def _put_below(self, base: ModuleNode, names: dict[str, ModuleNode]) -> None:
+        for child in (self.base.nodes[index] for index in base.children):
+            other = names.get(child.name)
+            if other is not None and child.index not in self.partner and other.index not in self.taken:
+                self.partner[child.index] = other.index
+                self.taken[other.index] = child.index
+                self._put_below(child, {self.raw.nodes[c].name: self.raw.nodes[c] for c in other.children})
+
+    # --- rules
 
     def by_rules(self, inside: bool) -> None:
         base_paths, raw_paths = self.base.by_path(), self.raw.by_path()
         units: list[tuple[set[int], set[int]]] = []
         for base_path, raw_path in self.rules.pairs:
-            base_index, raw_index = base_paths[base_path].index, raw_paths[raw_path].index
-            self.put(base_index, raw_index)
-            units.append((set(self.base.subtree(base_index)[1:]), set(self.raw.subtree(raw_index)[1:])))
+            base, raw = base_paths[base_path], raw_paths[raw_path]
+            self.partner[base.index] = raw.index
+            self.taken[raw.index] = base.index
+            units.append((set(self.base.subtree(base.index)[1:]), set(self.raw.subtree(raw.index)[1:])))
         for base_unit, raw_unit in units:
             if inside:
+                base_leaves, raw_leaves = self._leaves()
                 self._pair_leaves(
-                    [n for n in self._leaves(self.base, self.base_out, self.partner) if n.index in base_unit],
-                    [n for n in self._leaves(self.raw, self.raw_out, self.taken) if n.index in raw_unit],
+                    [node for node in base_leaves if node.index in base_unit],
+                    [node for node in raw_leaves if node.index in raw_unit],
                 )
             else:
                 self.base_out |= base_unit
                 self.raw_out |= raw_unit
 
+    # --- leaves
+
     def by_leaves(self) -> None:
-        base = self._leaves(self.base, self.base_out, self.partner)
-        raw = self._leaves(self.raw, self.raw_out, self.taken)
+        self._pair_leaves(*self._leaves())
+
+    def _leaves(self) -> tuple[list[ModuleNode], list[ModuleNode]]:
+        return _leaves(self.base, self.base_out, self.partner), _leaves(self.raw, self.raw_out, self.taken)
+
+    def _pair_leaves(self, base: Nodes, raw: Nodes) -> None:
         self._equal_paths(base, raw)
-        self._pair_leaves(base, raw)
+        self._unique(base, raw, lambda node, sizes: (_known_name(node), kind_key(node, sizes)))
+        self._in_order(*self._open(base, raw, with_parameters=True))
+        self._mend(base, raw)
+        for left, right in self._gaps(base, raw):
+            self._in_order(left, right)
 
-    def _pair_leaves(self, base: list[ModuleNode], raw: list[ModuleNode]) -> None:
-        base = [node for node in base if node.index not in self.partner]
-        raw = [node for node in raw if node.index not in self.taken]
-        for left, right in align_sequences(base, raw, leaf_likeness, _leaf_key):
-            self.put(left.index, right.index)
-            self._inside(left, right)
+    def _open(self, base: Nodes, raw: Nodes, with_parameters: bool) -> tuple[list[ModuleNode], list[ModuleNode]]:
+        """Leaves still without partner; those that hold tensors say more about themselves, and go first."""
+        return (
+            [n for n in base if n.index not in self.partner and bool(self.base_sizes[n.index]) == with_parameters],
+            [n for n in raw if n.index not in self.taken and bool(self.raw_sizes[n.index]) == with_parameters],
+        )
 
-    def _leaves(
-        self, tree: ModuleTree, out: set[int], done: Sequence[int] | set[int] | dict[int, int]
-    ) -> list[ModuleNode]:
-        """Nodes without children that count, and layers matched as one thing, in definition order."""
-        found: list[ModuleNode] = []
-        hidden: set[int] = set()
-        for node in tree.nodes:
-            if node.parent in hidden or node.index in out:
-                if node.parent in hidden:
-                    hidden.add(node.index)
-                continue
-            if node.atomic:
-                hidden.add(node.index)
-            if (node.atomic or not node.children) and node.index not in done:
-                found.append(node)
-        return found
-
-    def _equal_paths(self, base: list[ModuleNode], raw: list[ModuleNode]) -> None:
+    def _equal_paths(self, base: Nodes, raw: Nodes) -> None:
         """Equal names under equal names are the best evidence at rest, unless what they name is of another kind."""
         by_path = {node.path: node for node in raw}
         for node in base:
             other = by_path.get(node.path)
-            if other is None or not _same_kind(node, other):
+            if other is None or not same_kind(node, other):
                 continue
             if node.name.isdigit() and not self._same_width(node, other):
                 continue  # a number is a position: it shifts when one side has one more
-            self.put(node.index, other.index)
-            self._inside(node, other)
+            self.put(node, other)
 
     def _same_width(self, node: ModuleNode, other: ModuleNode) -> bool:
         if node.parent < 0 or other.parent < 0:
             return True
         return len(self.base.nodes[node.parent].children) == len(self.raw.nodes[other.parent].children)
 
-    def _inside(self, base: ModuleNode, raw: ModuleNode) -> None:
-        """Children of two layers matched as one thing, where they have the same names."""
-        names = {self.raw.nodes[child].name: child for child in raw.children}
-        for child in base.children:
-            partner = names.get(self.base.nodes[child].name)
-            if partner is not None:
-                self.put(child, partner)
-                self._inside(self.base.nodes[child], self.raw.nodes[partner])
+    def _unique(self, base: Nodes, raw: Nodes, key: Callable[[ModuleNode, tuple[object, ...]], Hashable]) -> None:
+        """Pair the open leaves that hold tensors and whose key occurs once on each side."""
+        left, right = self._open(base, raw, with_parameters=True)
+        ones = _once(left, [key(node, self.base_sizes[node.index]) for node in left])
+        others = _once(right, [key(node, self.raw_sizes[node.index]) for node in right])
+        for text, node in ones.items():
+            if text in others:
+                self.put(node, others[text])
+
+    def _in_order(self, base: Nodes, raw: Nodes) -> None:
+        keys = (
+            [kind_key(node, self.base_sizes[node.index]) for node in base],
+            [kind_key(node, self.raw_sizes[node.index]) for node in raw],
+        )
+        if keys[0] == keys[1]:
+            found = list(zip(base, raw, strict=True))
+        else:
+            left = [(node, self.base_sizes[node.index]) for node in base]
+            right = [(node, self.raw_sizes[node.index]) for node in raw]
+            aligned = align_sequences(left, right, leaf_likeness, lambda leaf: (kind_key(*leaf), leaf[0].name))
+            found = [(one, other) for (one, _), (other, _) in aligned]
+        for one, other in found:
+            self.put(one, other)
+
+    def _mend(self, base: Nodes, raw: Nodes) -> None:
+        """Where order paired leaves of unequal sizes, prefer partners of equal sizes defined elsewhere."""
+        doubtful = [
+            (left.index, right)
+            for left in base
+            if (right := self.partner.get(left.index)) is not None
+            and self.base_sizes[left.index] != self.raw_sizes[right]
+            and self.base.nodes[left.index].path != self.raw.nodes[right].path
+        ]
+        for left_index, right in doubtful:
+            del self.partner[left_index], self.taken[right]
+        self._unique(base, raw, kind_key)
+        for left_index, right in doubtful:
+            self.put(self.base.nodes[left_index], self.raw.nodes[right])
+        if doubtful:
+            self._in_order(*self._open(base, raw, with_parameters=True))
+
+    def _gaps(self, base: Nodes, raw: Nodes) -> list[tuple[list[ModuleNode], list[ModuleNode]]]:
+        """Open leaves without tensors, by the paired leaf that comes before them."""
+        gaps: dict[int, tuple[list[ModuleNode], list[ModuleNode]]] = defaultdict(lambda: ([], []))
+        for side, nodes, label in (
+            (0, base, {index: index for index in self.partner}),
+            (1, raw, self.taken),
+        ):
+            last = -1
+            for node in nodes:
+                if node.index in label:
+                    last = label[node.index]
+                else:
+                    gaps[last][side].append(node)
+        return list(gaps.values())
+
+    # --- modules that hold others
 
     def by_content(self) -> None:
         """Inner modules that hold the same paired leaves; several on one branch, from the outside in."""
-        base_sets = _contents(self.base, {b: b for b in self.partner})
-        raw_sets = _contents(self.raw, {r: b for b, r in self.partner.items()})
-        base_chains, raw_chains = defaultdict(list), defaultdict(list)
-        for chains, sets, tree, done, out in (
-            (base_chains, base_sets, self.base, set(self.partner), self.base_out),
-            (raw_chains, raw_sets, self.raw, self.taken, self.raw_out),
-        ):
-            for node in tree.nodes:
-                if node.children and node.index not in done and node.index not in out:
-                    chains[sets[node.index]].append(node)
-        if 0 not in self.partner and 0 not in self.taken:
-            self.put(0, 0)
+        base_sets = _contents(self.base, {index: index for index in self.partner})
+        raw_sets = _contents(self.raw, self.taken)
+        base_chains = _chains(self.base, base_sets, self.partner, self.base_out)
+        raw_chains = _chains(self.raw, raw_sets, self.taken, self.raw_out)
+        self.put(self.base.nodes[0], self.raw.nodes[0])
         for key, chain in base_chains.items():
             left = [node for node in chain if node.index not in self.partner]
             right = [node for node in raw_chains.get(key, ()) if node.index not in self.taken]
             if key[0] == 0:
-                self._by_path_only(left, right)
-                continue
-            for one, other in align_sequences(left, right, inner_likeness, lambda node: (node.kind, node.name)):
-                self.put(one.index, other.index)
+                paths = {node.path: node for node in right}
+                left = [node for node in left if node.path in paths]
+                right = [paths[node.path] for node in left]
+            for one, other in align_sequences(left, right, inner_likeness, lambda node: (node.kind, node.path)):
+                self.put(one, other)
 
-    def _by_path_only(self, left: list[ModuleNode], right: list[ModuleNode]) -> None:
-        paths = {node.path: node for node in right}
-        for node in left:
-            if node.path in paths:
-                self.put(node.index, paths[node.path].index)
+    def by_parents(self) -> None:
+        """Leaves without tensors that order left over, among the children of paired parents."""
+        base, raw = self._open(*self._leaves(), with_parameters=False)
+        families: dict[int, tuple[list[ModuleNode], list[ModuleNode]]] = defaultdict(lambda: ([], []))
+        for node in base:
+            if node.parent in self.partner:
+                families[node.parent][0].append(node)
+        for node in raw:
+            if node.parent in self.taken:
+                families[self.taken[node.parent]][1].append(node)
+        for left, right in families.values():
+            self._in_order(left, right)
 
     def result(self) -> ModulePairs:
         return ModulePairs(
             pairs=tuple(sorted(self.partner.items())),
-            base_alone=tuple(
-                n.index for n in self.base.nodes if n.index not in self.partner and n.index not in self.base_out
-            ),
-            raw_alone=tuple(
-                n.index for n in self.raw.nodes if n.index not in self.taken and n.index not in self.raw_out
-            ),
+            base_alone=_alone(self.base, self.partner, self.base_out),
+            raw_alone=_alone(self.raw, self.taken, self.raw_out),
         )
+
+
+def _identify(tree: ModuleTree) -> tuple[object, ...]:
+    return tree.framework, tree.name, [(n.path, n.kind, n.layer or "", str(n.parameters)) for n in tree.nodes]
+
+
+def _swapped(rules: Rules) -> Rules:
+    return replace(
+        rules,
+        pairs=tuple((raw, base) for base, raw in rules.pairs),
+        base_skip=rules.raw_skip,
+        raw_skip=rules.base_skip,
+    )
 
 
 def _left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) -> set[int]:
@@ -178,10 +249,41 @@ def _left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) ->
     return out
 
 
+def _leaves(tree: ModuleTree, out: Collection[int], done: Collection[int]) -> list[ModuleNode]:
+    """Nodes without children that count, and layers matched as one thing, in definition order."""
+    found: list[ModuleNode] = []
+    hidden: set[int] = set()
+    for node in tree.nodes:
+        if node.parent in hidden:
+            hidden.add(node.index)
+            continue
+        if node.index in out:
+            continue
+        if node.atomic:
+            hidden.add(node.index)
+        if (node.atomic or not node.children) and node.index not in done:
+            found.append(node)
+    return found
+
+
+def _known_name(node: ModuleNode) -> str:
+    """A name that somebody gave; a number is only a position, so it stands with its parent's name."""
+    parent, _, name = node.path.rpartition(".")
+    return f"{parent.rpartition('.')[2]}.{name}" if name.isdigit() else name
+
+
+def _once(nodes: Nodes, keys: Sequence[Hashable]) -> dict[Hashable, ModuleNode]:
+    """Nodes by key, those whose key no other has."""
+    found: dict[Hashable, list[ModuleNode]] = defaultdict(list)
+    for node, key in zip(nodes, keys, strict=True):
+        found[key].append(node)
+    return {key: group[0] for key, group in found.items() if len(group) == 1}
+
+
 def _contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]:
     """Per node how many paired leaves lie below it and a sum that tells sets of them apart."""
     found = [
-        (1, hash((label, "leaf")) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0)
+        (1, hash((label, 1)) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0)
         for n in tree.nodes
     ]
     for node in reversed(tree.nodes):
@@ -191,54 +293,16 @@ def _contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]
     return found
 
 
-def _same_kind(base: ModuleNode, raw: ModuleNode) -> bool:
-    if base.layer is not None and raw.layer is not None:
-        return base.layer == raw.layer or (base.layer in ACTIVATIONS and raw.layer in ACTIVATIONS)
-    if base.layer is None and raw.layer is None:
-        return base.kind.lower() == raw.kind.lower() or _sizes(base) == _sizes(raw)
-    return _sizes(base) == _sizes(raw) and bool(_sizes(base))
+def _chains(
+    tree: ModuleTree, contents: Sequence[tuple[int, int]], done: Collection[int], out: Collection[int]
+) -> dict[tuple[int, int], list[ModuleNode]]:
+    """Inner modules by what they hold, those with the same content from the outside in."""
+    found: dict[tuple[int, int], list[ModuleNode]] = defaultdict(list)
+    for node in tree.nodes:
+        if node.children and node.index not in done and node.index not in out:
+            found[contents[node.index]].append(node)
+    return found
 
 
-def _sizes(node: ModuleNode) -> tuple[tuple[int, ...], ...]:
-    """Shapes of its parameters, axes sorted: the same for a weight and its transpose."""
-    return tuple(sorted(tuple(sorted(spec.shape)) for spec in node.parameters))
-
-
-def _leaf_key(node: ModuleNode) -> object:
-    return (node.layer or node.kind.lower(), _sizes(node))
-
-
-def leaf_likeness(base: ModuleNode, raw: ModuleNode) -> float:
-    """How well two leaves fit; 0 when they cannot belong together."""
-    same_sizes = _sizes(base) == _sizes(raw)
-    if base.layer is not None and base.layer == raw.layer:
-        score = 4.0 if same_sizes else 2.5
-    elif base.layer is not None and raw.layer is not None:
-        both_active = base.layer in ACTIVATIONS and raw.layer in ACTIVATIONS
-        alike = both_active or (same_sizes and bool(base.parameters)) or _same_name(base, raw)
-        passive = (base.layer in PASSIVE) != (raw.layer in PASSIVE)
-        score = 1.5 if alike and not passive else 0.0
-    elif same_sizes and base.parameters:
-        score = 3.0
-    else:
-        score = 2.0 if base.kind.lower() == raw.kind.lower() and same_sizes else (1.0 if _same_name(base, raw) else 0.0)
-    if score == 0.0:
-        return 0.0
-    return score + 0.5 * _same_name(base, raw) + 0.5 * (base.path == raw.path)
-
-
-def inner_likeness(base: ModuleNode, raw: ModuleNode) -> float:
-    """How well two modules with the same content fit."""
-    contained = (base.layer in CONTAINERS) == (raw.layer in CONTAINERS)
-    return (
-        1.0
-        + 2.0 * contained
-        + 1.0 * (base.kind.lower() == raw.kind.lower())
-        + 1.0 * _same_name(base, raw)
-        + 1.0 * (base.path == raw.path)
-        + 0.5 * (_sizes(base) == _sizes(raw))
-    )
-
-
-def _same_name(base: ModuleNode, raw: ModuleNode) -> bool:
-    return bool(base.name) and base.name == raw.name
+def _alone(tree: ModuleTree, done: Collection[int], out: Collection[int]) -> tuple[int, ...]:
+    return tuple(node.index for node in tree.nodes if node.index not in done and node.index not in out)

@@ -44,37 +44,42 @@ def _best(left: Sequence[Item], right: Sequence[Item], likeness: Likeness) -> li
     if not left or not right:
         return []
     bands = _bands(len(left), len(right))
-    scores: list[list[float]] = []
-    best: list[list[float]] = [[0.0] * (len(right) + 1)]  # best[0] is the row below; rows are put before it
+    scores: list[list[float]] = [[] for _ in left]
+    best = [*([] for _ in left), [0.0] * (len(right) + 1)]
     for i in range(len(left) - 1, -1, -1):
-        below = best[-1]
-        start, stop = bands[i]
-        row_scores = [likeness(left[i], other) for other in right[start:stop]]
-        row = below.copy()
-        reached = below[stop]
+        (start, stop), below = bands[i], _Row(best[i + 1], bands[i + 1][0])
+        scores[i] = [likeness(left[i], other) for other in right[start:stop]]
+        reached = below.at(stop)
+        row = [reached]
         for j in range(stop - 1, start - 1, -1):
-            score = row_scores[j - start]
-            taken = below[j + 1] + score if score > 0 else 0.0
-            reached = max(taken, below[j], reached)
-            row[j] = reached
-        for j in range(start - 1, -1, -1):
-            if row[j] >= reached:
-                break
-            row[j] = reached
-        best.append(row)
-        scores.append(row_scores)
-    best.reverse()
-    scores.reverse()
+            score = scores[i][j - start]
+            taken = below.at(j + 1) + score if score > 0 else 0.0
+            reached = max(taken, below.at(j), reached)
+            row.append(reached)
+        best[i] = row[::-1]
     return _follow(left, right, best, scores, bands)
 
 
+class _Row:
+    """The best sums from one row on, by column; before its band they are what they are where it begins."""
+
+    def __init__(self, values: list[float], start: int) -> None:
+        self._values, self._start = values, start
+
+    def at(self, column: int) -> float:
+        return self._values[max(column - self._start, 0)]
+
+
 def _bands(rows: int, columns: int) -> list[tuple[int, int]]:
-    """Per row the columns looked at: all of them, or a band around the diagonal where that would be too many."""
+    """Per row the columns looked at: all of them, or a band around the diagonal where that would be too many.
+
+    One more row than there are items, for the end; neither edge ever goes back.
+    """
     if rows * columns <= _CELLS:
-        return [(0, columns)] * rows
+        return [(0, columns)] * (rows + 1)
     half = max(_HALF_BAND, min(abs(rows - columns) + 1, 4 * _CELLS // rows))
     centres = [row * columns // rows for row in range(rows)]
-    return [(max(0, centre - half), min(columns, centre + half)) for centre in centres]
+    return [*((max(0, centre - half), min(columns, centre + half)) for centre in centres), (0, columns)]
 
 
 def _follow(
@@ -86,13 +91,15 @@ def _follow(
 ) -> list[tuple[Item, Item]]:
     pairs: list[tuple[Item, Item]] = []
     i = j = 0
-    while i < len(left) and j < len(right):
+    while i < len(left):
         start, stop = bands[i]
-        score = scores[i][j - start] if start <= j < stop else 0.0
-        if score > 0 and best[i][j] == best[i + 1][j + 1] + score:
+        j = max(j, start)
+        here, below = best[i][j - start], _Row(best[i + 1], bands[i + 1][0])
+        score = scores[i][j - start] if j < stop else 0.0
+        if score > 0 and here == below.at(j + 1) + score:
             pairs.append((left[i], right[j]))
             i, j = i + 1, j + 1
-        elif best[i][j] == best[i + 1][j]:
+        elif here == below.at(j):
             i += 1
         else:
             j += 1

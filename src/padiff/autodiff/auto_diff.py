@@ -7,15 +7,24 @@ from typing import Any
 
 from padiff.api import pair_of_losses, pair_of_optimizers
 from padiff.autodiff.failure import explain
-from padiff.autodiff.layer_map import as_layer_map
-from padiff.autodiff.log import say
+from padiff.autodiff.layer_map import LayerMap, as_layer_map
+from padiff.autodiff.log import count, say
 from padiff.autodiff.options import Options, read_call
 from padiff.autodiff.special_init import find_special_init
-from padiff.autodiff.weights import carry_out, plan_for, roles_line
+from padiff.autodiff.weights import carry_out, plan_for, roles_line, say_left_out
 from padiff.capture.session import check_arguments
 from padiff.inputs import fresh_arguments, pair_of_dicts
 from padiff.pipeline import Job, run_job
 from padiff.records import StepComparison
+
+COMPARED = {
+    "forward": "forward stage",
+    "loss": "loss",
+    "backward": "backward stage",
+    "gradient": "grads",
+    "weight": "weights",
+    "buffer": "buffers",
+}
 
 
 def auto_diff(*args: Any, **kwargs: Any) -> bool:
@@ -26,22 +35,26 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     optimizer=None)``.
     """
     options = read_call(args, kwargs)
-    job = _job(options)
+    layer_map = as_layer_map(options.layer_map)
+    job, swapped = _job(options, layer_map)
     _say_options(options)
-    say(roles_line(job.base, job.raw))
-    plan = plan_for(job.base, job.raw, as_layer_map(options.layer_map).rules(job.base, job.raw))
-    if options.auto_init and not carry_out(job.base, job.raw, job.rules, plan):
+    if swapped:
+        say("inputs: each set holds tensors of the other model's framework, so the two are used swapped")
+    plan = plan_for(job.base, job.raw, layer_map.rules(job.base, job.raw))
+    if not options.auto_init:
+        say(roles_line(job.base, job.raw, "no weights were overwritten (auto_init is False)"))
+        say_left_out(plan)
+    elif not carry_out(job.base, job.raw, job.rules, plan):
         say("FAILED !!!")
         return False
-    if not options.auto_init:
-        say("auto_init is False: no weights were overwritten")
-    result = run_job(job, plan, copied=options.auto_init, on_step=lambda step: _say_step(job, step))
-    explain(result)
+    result = run_job(job, plan, copied=options.auto_init, on_step=_say_step)
+    explain(result, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 
 
-def _job(options: Options) -> Job:
+def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
+    """The call in base/raw order, and whether the inputs came the other way round."""
     base, raw = options.base, options.raw
     first_inputs, second_inputs, swapped = pair_of_dicts(options.inputs, options.first, options.second)
     base_inputs, raw_inputs = options.in_order((first_inputs, second_inputs))
@@ -59,14 +72,12 @@ def _job(options: Options) -> Job:
         steps=options.steps,
         backward=options.diff_phase == "both",
         tolerance=options.tolerance,
-        rules=as_layer_map(options.layer_map).rules(base, raw, skip_parameterless=skip),
+        rules=layer_map.rules(base, raw, skip_parameterless=skip),
         special=find_special_init,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
-    if swapped:
-        say("inputs: each set holds tensors of the other model's framework, so the two are used swapped")
-    return job
+    return job, swapped
 
 
 def _say_options(options: Options) -> None:
@@ -86,24 +97,14 @@ def _say_options(options: Options) -> None:
     say(*options.notes)
 
 
-def _say_step(job: Job, step: StepComparison) -> None:
+def _say_step(step: StepComparison) -> None:
     say(f"================= Train Step {step.step} =================")
     outputs = [c for c in step.comparisons if c.role == "output" and c.phase == "forward" and c.raw_path == ""]
     numbers = [c.outcome.numbers.max_abs for c in outputs if c.outcome.numbers is not None]
     if numbers:
         say(f"Max elementwise output diff is {max(numbers)}")
-    compared: dict[str, int] = {}
-    for comparison in step.comparisons:
-        name = "loss" if comparison.role == "loss" else comparison.phase
-        compared[name] = compared.get(name, 0) + 1
-    words = {
-        "forward": "forward stage compared",
-        "loss": "loss compared",
-        "backward": "backward stage compared",
-        "gradient": "grads compared",
-        "weight": "weights compared",
-        "buffer": "buffers compared",
-    }
-    for name, text in words.items():
-        if name in compared:
-            say(f"{text}. ({compared[name]} tensors)")
+    for name, text in COMPARED.items():
+        compared = [c for c in step.comparisons if ("loss" if c.role == "loss" else c.phase) == name]
+        differing = sum(not c.agrees for c in compared)
+        if compared:
+            say(f"{text} compared. ({count(len(compared), 'tensor')}{f', {differing} differ' if differing else ''})")

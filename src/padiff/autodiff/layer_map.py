@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from padiff.align import pair_modules
-from padiff.autodiff.log import say
+from padiff.autodiff.log import count, say
 from padiff.autodiff.roles import by_position
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_model, module_tree
@@ -52,7 +52,7 @@ class LayerMap:
             say(f"    {left.path or '(model)'} ({left.kind})  <->  {right.path or '(model)'} ({right.kind})")
             self.map[base.modules[b]] = raw.modules[r]
         others = len(pairs.pairs) - len(found)
-        say(f"    {len(found)} layers mapped, {others} more correspond by themselves")
+        say(f"    {count(len(found), 'layer')} mapped, {count(others, 'other')} correspond by themselves")
         for side, live, alone in (("base", base, pairs.base_alone), ("raw", raw, pairs.raw_alone)):
             for index in alone:
                 node = live.tree.nodes[index]
@@ -60,10 +60,17 @@ class LayerMap:
                     say(f"    {side} {node.path} ({node.kind}) has parameters and no partner")
         return self
 
+    def _pairs(self) -> Mapping[Any, Any]:
+        if not isinstance(self.map, Mapping):
+            raise ArgumentError(
+                f"layer_map: its map is a {type(self.map).__name__}, expected a dict {{layer: layer of the other}}"
+            )
+        return self.map
+
     def rules(self, base: LiveTree, raw: LiveTree, *, skip_parameterless: bool = False) -> Rules:
         """The same as paths of the two models at hand."""
         return Rules(
-            pairs=tuple(self._pair(one, other, base, raw) for one, other in self.map.items()),
+            pairs=tuple(self._pair(one, other, base, raw) for one, other in self._pairs().items()),
             base_skip=self._skipped(base),
             raw_skip=self._skipped(raw),
             skip_parameterless=skip_parameterless,
@@ -75,7 +82,7 @@ class LayerMap:
             if base_index is not None and raw_index is not None:
                 return base.tree.nodes[base_index].path, raw.tree.nodes[raw_index].path
         raise ArgumentError(
-            f"layer_map: {_short(one)} and {_short(other)} are not one layer of each of the two models",
+            f"layer_map: {type(one).__name__} and {type(other).__name__} are a pair, expected one layer of each model",
             "map layer objects taken from the very models that are compared: {model_a.attn: model_b.attn}",
         )
 
@@ -102,7 +109,3 @@ def as_layer_map(value: Any) -> LayerMap:
     raise ArgumentError(
         f"layer_map is a {type(value).__name__}, expected a LayerMap or a dict {{layer of one: layer of the other}}"
     )
-
-
-def _short(thing: Any) -> str:
-    return type(thing).__name__

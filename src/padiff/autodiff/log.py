@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
 PREFIX = "[AutoDiff]"
 FOLDER = "padiff_log"
+WIDTH = 120 - len(PREFIX) - 1
 
 
 def say(*lines: str) -> None:
@@ -17,6 +19,27 @@ def say(*lines: str) -> None:
         for line in text.split("\n"):
             sys.stdout.write(f"{PREFIX} {line}".rstrip() + "\n")
     sys.stdout.flush()
+
+
+def wrapped(text: str, indent: str = "", after: str | None = None) -> list[str]:
+    """Text broken into lines that fit; lines after the first begin with ``after``."""
+    rest = indent if after is None else after
+    found: list[str] = []
+    for line in text.split("\n"):
+        found += textwrap.wrap(
+            line,
+            WIDTH,
+            initial_indent=rest if found else indent,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return found
+
+
+def count(number: int, noun: str) -> str:
+    """``1 tensor``, ``2 tensors``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def write_file(name: str, lines: Iterable[str]) -> Path:

@@ -151,7 +151,7 @@ def read_tolerance(atol: Any, rtol: Any, compare_mode: Any) -> Tolerance:
     if not isinstance(compare_mode, str) or compare_mode not in MODES:
         raise ArgumentError(f"compare_mode is {compare_mode!r}, expected {', '.join(map(repr, MODES))}")
     for name, value in (("atol", atol), ("rtol", rtol)):
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
             raise ArgumentError(f"{name} is {value!r}, expected a finite number of at least 0")
     return Tolerance(float(rtol), float(atol), MODES[compare_mode])  # type: ignore[arg-type]
 
@@ -204,7 +204,8 @@ def _losses(value: Any) -> Any:
     for place, one in zip(("first", "second"), pair or (), strict=False):
         if one is not None and not callable(one):
             raise ArgumentError(
-                f"loss_fns: the one of the {place} model is a {type(one).__name__}, expected a function of the model's output"
+                f"loss_fns: the one of the {place} model is a {type(one).__name__}, "
+                "expected a function of the model's output"
             )
     return pair
 

@@ -10,8 +10,8 @@ from padiff.frameworks.tree import LiveTree
 
 PLACES = ("#1", "#2")
 """Names under which the models given by position wait to be read."""
-KEYWORDS = (("base_model", "raw_model", True), ("layer", "module", False))
-"""Both generations' names of the first and the second model, and whether the first is base."""
+KEYWORDS = (("base_model", "raw_model"), ("layer", "module"))
+"""Both generations' names of the first and the second model. In the first generation the module is base."""
 
 
 def live_model(model: Any, argument: str) -> LiveTree:
@@ -34,32 +34,26 @@ def take_models(given: dict[str, Any], call: str) -> tuple[LiveTree, LiveTree, b
 
     Keywords say it outright; a model given by position beside one keyword is the other of the two.
     """
-    named = [(*names, base_first) for *names, base_first in KEYWORDS if any(name in given for name in names)]
+    named = [pair for pair in KEYWORDS if any(name in given for name in pair)]
     if len(named) > 1:
-        first, second = (next(name for name in pair[:2] if name in given) for pair in named)
+        first, second = (next(name for name in pair if name in given) for pair in named)
         raise ArgumentError(f"{call} is given both {first}= and {second}=", "name the models base_model and raw_model")
     by_place = [given.pop(place) for place in PLACES if place in given]
     if not named:
-        one, two = _both(["the first model", "the second model"], by_place, call)
+        one, two = _both(("the first model", "the second model"), by_place, call)
         first_live, second_live = live_model(one, "the first model"), live_model(two, "the second model")
         return first_live, second_live, first_is_base(first_live, second_live)
-    *names, base_first = named[0]
-    found = []
-    for name in names:
-        if name in given:
-            found.append(given.pop(name))
-        elif by_place:
-            found.append(by_place.pop(0))
-        else:
-            found.append(None)
+    names = named[0]
+    found = [given.pop(name) if name in given else (by_place.pop(0) if by_place else None) for name in names]
     if by_place:
         raise ArgumentError(f"{call} is given {len(by_place) + 2} models, expected two: {names[0]} and {names[1]}")
     one, two = _both(names, found, call)
-    return live_model(one, names[0]), live_model(two, names[1]), base_first
+    return live_model(one, names[0]), live_model(two, names[1]), names == KEYWORDS[0]
 
 
-def _both(names: list[str], models: list[Any], call: str) -> tuple[Any, Any]:
+def _both(names: tuple[str, str], models: list[Any], call: str) -> tuple[Any, Any]:
     for place, name in enumerate(names):
         if len(models) <= place or models[place] is None:
-            raise ArgumentError(f"{call}: {name} is missing, expected two models", f"{call}(base_model, raw_model, ...)")
+            hint = f"write it as {call}(base_model, raw_model, ...)"
+            raise ArgumentError(f"{call}: {name} is missing, expected two models", hint)
     return models[0], models[1]

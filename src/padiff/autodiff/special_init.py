@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from padiff.errors import ArgumentError
+from padiff.frameworks.registry import known_frameworks
 
 _functions: dict[tuple[str, str, str, str], Callable[[Any, Any], Any]] = {}
 """The documented call registers for the whole process; there is nothing to hand it to."""
@@ -26,8 +27,12 @@ def add_special_init(
         "raw_class_name": raw_class_name,
     }
     for argument, value in names.items():
+        example = "torch" if argument.endswith("framework") else "MultiheadAttention"
         if not isinstance(value, str) or not value:
-            raise ArgumentError(f"{argument} is {value!r}, expected a name, e.g. 'torch' or 'MultiheadAttention'")
+            raise ArgumentError(f"{argument} is {value!r}, expected a name such as {example!r}")
+    for argument, value in (("base_framework", base_framework), ("raw_framework", raw_framework)):
+        if value not in known_frameworks():
+            raise ArgumentError(f"{argument} is {value!r}, expected {' or '.join(map(repr, known_frameworks()))}")
     if not callable(func):
         raise ArgumentError(f"func is a {type(func).__name__}, expected a function of (base_layer, raw_layer)")
     _functions[(base_framework, base_class_name, raw_framework, raw_class_name)] = func

@@ -2,56 +2,60 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
-from padiff.autodiff.log import say, write_file
-from padiff.autodiff.roles import by_position, live_model
+from padiff.autodiff.log import count, say, wrapped, write_file
+from padiff.autodiff.options import refuse_option
+from padiff.autodiff.roles import PLACES, take_models
 from padiff.autodiff.special_init import find_special_init
-from padiff.autodiff.trees import around, draw, titled
+from padiff.autodiff.trees import around, draw, route, titled
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.pipeline import Job, copy_weights, plan_of
 from padiff.records import ModuleTree, Rules, WeightPlan, WeightProblem
 
+ARGUMENTS = ("base_model", "raw_model", "layer_map")
+INDENT = "    "
 HINTS = (
-    "Hint:",
-    "    1. Check that both models define their layers and parameters in the same order.",
-    "    2. Check that corresponding layers are of one style: parameter with parameter, buffer with buffer,",
-    "       embedding with embedding.",
-    "    3. Where the code cannot change, pair the layers by hand with a `LayerMap`.",
-    "    4. (skip) marks layers that hold no parameter themselves, or that the layer map names.",
+    "In general:",
+    "    - both models should define their layers and parameters in the same order;",
+    "    - layers that correspond should hold their weights alike: parameter for parameter, buffer for buffer;",
+    "    - where the code cannot change, a LayerMap pairs layers by hand;",
+    "    - `<---  *** HERE ***` marks the place, (skip) layers without parameters or named in the layer map.",
 )
 
 
-def assign_weight(base_model: Any = None, raw_model: Any = None, layer_map: Any = None, **old: Any) -> bool:
+def assign_weight(*args: Any, **kwargs: Any) -> bool:
     """Copy base's weights into raw; False, with nothing copied and the reason printed, when they don't fit.
 
-    The first generation's ``assign_weight(layer, module)`` copies the torch module's weights into the paddle layer.
+    ``assign_weight(base_model, raw_model, layer_map=None)``, or the first generation's
+    ``assign_weight(layer, module, layer_map=None)``, which copies the torch module's weights into the paddle layer.
     """
-    unknown = set(old) - {"layer", "module"}
-    if unknown:
-        raise ArgumentError(f"assign_weight has no argument {unknown.pop()!r}", "base_model, raw_model, layer_map")
-    if old:
-        base, raw = by_position(old.get("layer", base_model), old.get("module", raw_model or base_model))
-    elif base_model is None or raw_model is None:
-        raise ArgumentError(f"{'base_model' if base_model is None else 'raw_model'} is missing")
-    else:
-        base, raw = by_position(base_model, raw_model)
-    return fill(base, raw, as_layer_map(layer_map))
+    if len(args) > len(ARGUMENTS):
+        raise ArgumentError(f"assign_weight takes at most {len(ARGUMENTS)} arguments by position, {len(args)} came")
+    given = dict(zip((*PLACES, "layer_map"), args, strict=False))
+    for name, value in kwargs.items():
+        if name not in (*ARGUMENTS, "layer", "module"):
+            refuse_option("assign_weight", name, (*ARGUMENTS, "layer", "module"))
+        if name in given:
+            raise ArgumentError(f"{name} is given twice")
+        given[name] = value
+    first, second, base_first = take_models(given, "assign_weight")
+    base, raw = (first, second) if base_first else (second, first)
+    return fill(base, raw, as_layer_map(given.get("layer_map")))
 
 
 def assign_by_keyword(base_model: Any, raw_model: Any, layer_map: Any = None) -> bool:
     """Keywords win over position."""
-    return fill(live_model(base_model, "base_model"), live_model(raw_model, "raw_model"), as_layer_map(layer_map))
+    return assign_weight(base_model=base_model, raw_model=raw_model, layer_map=layer_map)
 
 
 def fill(base: LiveTree, raw: LiveTree, layer_map: LayerMap) -> bool:
     """Plan, check, copy, and say what happened."""
     rules = layer_map.rules(base, raw)
-    plan = plan_for(base, raw, rules)
-    say(roles_line(base, raw))
-    return carry_out(base, raw, rules, plan)
+    return carry_out(base, raw, rules, plan_for(base, raw, rules))
 
 
 def plan_for(base: LiveTree, raw: LiveTree, rules: Rules) -> WeightPlan:
@@ -59,33 +63,51 @@ def plan_for(base: LiveTree, raw: LiveTree, rules: Rules) -> WeightPlan:
 
 
 def carry_out(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> bool:
+    """Copy if the plan stands, and say what happened."""
     if plan.problems:
         _failed(base, raw, rules, plan)
         return False
     try:
         copy_weights(_job(base, raw, rules), plan)
     except Exception as error:
-        say("Assign weight Failed !!!", f"    {type(error).__name__}: {error}", "    nothing was changed")
+        say("Assign weight Failed !!!", roles_line(base, raw, "no weights were overwritten"))
+        say(*wrapped(f"{type(error).__name__}: {error}", INDENT))
+        for frame in traceback.extract_tb(error.__traceback__)[-1:]:
+            say(f"    raised at {frame.filename}: {frame.lineno} {frame.name}")
         return False
     for one in plan.unmatched:
-        say(f"    left alone: {one}")
-    say(f"Assign weight success !!! {len(plan.entries)} tensors of {raw.tree.name}(raw_model) overwritten")
+        say(*wrapped(f"left alone: {one}", INDENT, 2 * INDENT))
+    say("Assign weight success !!!", roles_line(base, raw, f"{_filled(plan)} of raw_model were overwritten"))
     return True
 
 
-def roles_line(base: LiveTree, raw: LiveTree) -> str:
+def roles_line(base: LiveTree, raw: LiveTree, what: str) -> str:
+    """The one line that says which model is base and whose weights were overwritten."""
     return (
-        f"base model: {base.tree.name} ({base.adapter.name}), trusted; "
-        f"raw model: {raw.tree.name} ({raw.adapter.name}), examined"
+        f"base_model is {base.tree.name} ({base.adapter.name}), "
+        f"raw_model is {raw.tree.name} ({raw.adapter.name}): {what}"
     )
+
+
+def say_left_out(plan: WeightPlan) -> None:
+    """Without a copy a plan that does not stand is no obstacle, but its parameters cannot be compared."""
+    for problem in plan.problems:
+        say(*wrapped(f"weights and grads not compared: {problem.message}", after=INDENT))
+
+
+def _filled(plan: WeightPlan) -> str:
+    tensors = count(len(plan.entries), "tensor")
+    if not plan.special:
+        return tensors
+    return f"{tensors} and {count(len(plan.special), 'layer')} with an initialisation of yours"
 
 
 def _failed(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> None:
     problem = plan.problems[0]
-    say("Assign weight Failed !!!", "")
+    say("Assign weight Failed !!!", roles_line(base, raw, "no weights were overwritten"), "")
     say(*_what(base.tree, raw.tree, problem))
     if len(plan.problems) > 1:
-        say(f"    and {len(plan.problems) - 1} more places that don't fit")
+        say(f"    {count(len(plan.problems) - 1, 'more place')} may not fit either")
     files = []
     for tree, role, place, mapped in (
         (base.tree, "base_model", problem.base_node, {pair[0] for pair in rules.pairs} | rules.base_skip),
@@ -93,26 +115,22 @@ def _failed(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> No
     ):
         skipped = {node.index for node in tree.nodes if not node.parameters or node.path in mapped}
         name = f"{tree.name}({role})"
-        lines = titled(name, draw(tree, place, skipped))
-        files.append(write_file(f"weight_init_{name}.log", lines))
-        say("", *around(lines))
-    say("", "Weight init log saved to", *(f"    {path}" for path in files))
-    say("", "The place is marked with `<---  *** HERE ***`.", *HINTS, f"    hint for this case: {problem.hint}")
+        lines = draw(tree, place, skipped)
+        files.append(write_file(f"weight_init_{name}.log", titled(name, lines)))
+        say("", *titled(name, around(lines)))
+    say("", "Both trees are saved to", *(f"    {path}" for path in files), "")
+    say(*wrapped(f"hint: {problem.hint}", after=" " * len("hint: ")), *HINTS)
 
 
 def _what(base: ModuleTree, raw: ModuleTree, problem: WeightProblem) -> list[str]:
     return [
         "Error occurred between:",
         f"    base_model: `{problem.base_text}`",
-        f"                `{_route(base, 'base_model', problem.base_path)}`",
+        f"                `{route(base, 'base_model', problem.base_path)}`",
         f"    raw_model:  `{problem.raw_text}`",
-        f"                `{_route(raw, 'raw_model', problem.raw_path)}`",
-        f"    {problem.message}",
+        f"                `{route(raw, 'raw_model', problem.raw_path)}`",
+        *wrapped(problem.message, INDENT),
     ]
-
-
-def _route(tree: ModuleTree, role: str, path: str) -> str:
-    return f"{tree.name}({role}){'.' + path if path else ''}"
 
 
 def _job(base: LiveTree, raw: LiveTree, rules: Rules) -> Job:

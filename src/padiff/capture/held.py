@@ -47,7 +47,7 @@ class Held:
     def detach(self) -> None:
         """Let go of the autograd graph, keep the elements."""
         if self._tensor is not None and self._version is not None:
-            self._tensor = self._tensor.detach()
+            self._tensor = self._adapter.detach(self._tensor)
 
     def release(self) -> None:
         self._tensor = None

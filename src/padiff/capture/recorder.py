@@ -19,6 +19,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Frame, Slot, Value
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
+_DEMO_FOLDER = str(Path(__file__).resolve().parents[1] / "demo")  # written as a user would
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -233,7 +234,8 @@ class Recorder:
     def _is_user_code(self, filename: str) -> bool:
         known = self._user_code.get(filename)
         if known is None:
-            known = not filename.startswith(self._foreign) and not filename.startswith("<")
+            foreign = filename.startswith((*self._foreign, "<"))
+            known = not foreign or filename.startswith(_DEMO_FOLDER)
             self._user_code[filename] = known
         return known
 

@@ -1,0 +1,3 @@
+"""The command ``padiff``: one file per subcommand."""
+
+from padiff.cli.main import main as main

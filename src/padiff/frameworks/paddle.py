@@ -86,6 +86,9 @@ class PaddleAdapter:
             return _share(host)
         return _share(host.view(view[0])).view(view[1])
 
+    def detach(self, tensor: Any) -> Any:
+        return tensor.detach()
+
     def clone(self, tensor: Any) -> Any:
         return tensor.detach().clone()
 

@@ -75,6 +75,10 @@ class Adapter(Protocol):
         """The elements on the host, sharing memory where possible; bfloat16 and fp8 as ml_dtypes."""
         ...
 
+    def detach(self, tensor: Any) -> Any:
+        """The same memory without the autograd graph."""
+        ...
+
     def clone(self, tensor: Any) -> Any:
         """A detached copy whose memory nobody else writes."""
         ...

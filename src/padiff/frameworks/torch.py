@@ -87,6 +87,9 @@ class TorchAdapter:
         array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
         return array
 
+    def detach(self, tensor: Any) -> Any:
+        return tensor.detach()
+
     def clone(self, tensor: Any) -> Any:
         return tensor.detach().clone()
 
