@@ -39,7 +39,13 @@ class SideBySide:
         """Raw tensor to its base tensor and the comparison in which both were met first."""
         self._gradients_met: set[int] = set()
         self._gradient_uses: Counter[int] = Counter()
-        self._values = {s.tensor: s.value for call in base.calls for s in (*call.inputs, *call.outputs)}
+        self._values: dict[int, Value] = {}
+        self._uses: Counter[int] = Counter()
+        """Base tensor to the number of slots in which it has not been met yet."""
+        for call in base.calls:
+            for slot in (*call.inputs, *call.outputs):
+                self._values[slot.tensor] = slot.value
+                self._uses[slot.tensor] += 1
         self._parents = {call.index: call.parent for call in base.calls}
         self._waiting: dict[int, int] = {}
         for call in base.calls:
@@ -54,6 +60,8 @@ class SideBySide:
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
+        for slot in (*base.inputs, *base.outputs):
+            self._used(slot.tensor)
         self._count(base.index, -1)
         if self._waiting[base.index] == 0:
             self._release(base)
@@ -163,13 +171,19 @@ class SideBySide:
         if self._gradient_uses[tensor] <= 0:
             gradient.release()
 
+    def _used(self, tensor: int) -> None:
+        self._uses[tensor] -= 1
+        if not self._uses[tensor] and tensor in self._values:
+            self._values.pop(tensor).release()
+
     def _count(self, index: int, change: int) -> None:
         while index in self._parents:
             self._waiting[index] = self._waiting.get(index, 0) + change
             index = self._parents[index]
 
     def _release(self, base: Call) -> None:
-        """Everything inside a call of base was compared: only what it returned can be asked for again."""
+        """Everything inside a call of base was compared: only what it returned can be asked for again, not even
+        what was met in calls that have no partner."""
         returned = {slot.tensor for slot in base.outputs}
         for number in range(*base.tensors):
             if number not in returned and number in self._values:

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import paddle
 import torch
 
-SIMPLE = (100, 100, 10)
-"""Sizes the tutorial uses."""
+FRAMEWORKS = ("torch", "paddle")
+PAIRS = [(first, second) for first in FRAMEWORKS for second in FRAMEWORKS]
+
+
+def tensor(framework: str, array: np.ndarray) -> Any:
+    return torch.as_tensor(array) if framework == "torch" else paddle.to_tensor(array)
+
+
+def simple(framework: str, inputs: int = 100, hidden: int = 100, outputs: int = 10) -> Any:
+    """The tutorial's model in either framework."""
+    return (SimpleModule if framework == "torch" else SimpleLayer)(inputs, hidden, outputs)
+
+
+def weight_of(model: Any, layer: str) -> np.ndarray:
+    """A linear layer's weight as [in, out], whichever framework holds it."""
+    weight = getattr(model, layer).weight
+    array = weight.detach().numpy() if isinstance(model, torch.nn.Module) else weight.numpy().T
+    return array.T.copy()
 
 
 class SimpleModule(torch.nn.Module):
@@ -82,25 +99,27 @@ class TorchMlp(torch.nn.Module):
 
 
 class TorchBlock(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, multihead: bool) -> None:
         super().__init__()
         self.norm1 = torch.nn.LayerNorm(WIDTH, eps=EPSILON)
-        self.attn = TorchAttention()
+        self.attn = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) if multihead else TorchAttention()
+        self.multihead = multihead
         self.norm2 = torch.nn.LayerNorm(WIDTH, eps=EPSILON)
         self.mlp = TorchMlp()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.norm1(x))
+        h = self.norm1(x)
+        x = x + (self.attn(h, h, h)[0] if self.multihead else self.attn(h))
         return x + self.mlp(self.norm2(x))
 
 
 class TorchViT(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, multihead: bool) -> None:
         super().__init__()
         self.patch_embed = torch.nn.Conv2d(CHANNELS, WIDTH, PATCH, stride=PATCH)
         self.cls_token = torch.nn.Parameter(torch.randn(1, 1, WIDTH) * 0.1)
         self.pos_embed = torch.nn.Parameter(torch.randn(1, GRID[0] * GRID[1] + 1, WIDTH) * 0.1)
-        self.blocks = torch.nn.ModuleList([TorchBlock() for _ in range(DEPTH)])
+        self.blocks = torch.nn.ModuleList([TorchBlock(multihead) for _ in range(DEPTH)])
         self.last_norm = torch.nn.LayerNorm(WIDTH, eps=EPSILON)
 
     def forward_features(self, x: torch.Tensor) -> torch.Tensor:
@@ -132,9 +151,9 @@ class TorchHead(torch.nn.Module):
 class TinyPoseTorch(torch.nn.Module):
     """Heatmaps of an image; the backbone is entered by its method, as the ViTPose example does."""
 
-    def __init__(self) -> None:
+    def __init__(self, multihead: bool = False) -> None:
         super().__init__()
-        self.backbone = TorchViT()
+        self.backbone = TorchViT(multihead)
         self.head = TorchHead()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -167,26 +186,28 @@ class PaddleMlp(paddle.nn.Layer):
 
 
 class PaddleBlock(paddle.nn.Layer):
-    def __init__(self) -> None:
+    def __init__(self, multihead: bool) -> None:
         super().__init__()
         self.norm1 = paddle.nn.LayerNorm(WIDTH, epsilon=EPSILON)
-        self.attn = PaddleAttention()
+        self.attn = paddle.nn.MultiHeadAttention(WIDTH, HEADS) if multihead else PaddleAttention()
+        self.multihead = multihead
         self.norm2 = paddle.nn.LayerNorm(WIDTH, epsilon=EPSILON)
         self.mlp = PaddleMlp()
 
     def forward(self, x: Any) -> Any:
-        x = x + self.attn(self.norm1(x))
+        h = self.norm1(x)
+        x = x + (self.attn(h, h, h) if self.multihead else self.attn(h))
         return x + self.mlp(self.norm2(x))
 
 
 class PaddleViT(paddle.nn.Layer):
-    def __init__(self) -> None:
+    def __init__(self, multihead: bool) -> None:
         super().__init__()
         self.patch_embed = paddle.nn.Conv2D(CHANNELS, WIDTH, PATCH, stride=PATCH)
         normal = paddle.nn.initializer.Normal(std=0.1)
         self.cls_token = self.create_parameter([1, 1, WIDTH], default_initializer=normal)
         self.pos_embed = self.create_parameter([1, GRID[0] * GRID[1] + 1, WIDTH], default_initializer=normal)
-        self.blocks = paddle.nn.LayerList([PaddleBlock() for _ in range(DEPTH)])
+        self.blocks = paddle.nn.LayerList([PaddleBlock(multihead) for _ in range(DEPTH)])
         self.last_norm = paddle.nn.LayerNorm(WIDTH, epsilon=EPSILON)
 
     def forward_features(self, x: Any) -> Any:
@@ -218,9 +239,9 @@ class PaddleHead(paddle.nn.Layer):
 class TinyPosePaddle(paddle.nn.Layer):
     """The paddle port of :class:`TinyPoseTorch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, multihead: bool = False) -> None:
         super().__init__()
-        self.backbone = PaddleViT()
+        self.backbone = PaddleViT(multihead)
         self.head = PaddleHead()
 
     def forward(self, x: Any) -> Any:

@@ -169,6 +169,44 @@ class CellLoop(tnn.Module):
         return torch.stack(outputs, 1), state
 
 
+class TorchOwn(tnn.Module):
+    """A user's layer with parameters of its own, in a list too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = tnn.Parameter(torch.zeros(4))
+        self.scale = tnn.Parameter(torch.zeros(3, 4))
+        self.gains = tnn.ParameterList([tnn.Parameter(torch.zeros(4)) for _ in range(2)])
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.scale * self.gains[0] + self.shift * self.gains[1]
+
+
+class PaddleOwn(pnn.Layer):
+    """The same layer in paddle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gains = pnn.ParameterList([self.create_parameter([4]) for _ in range(2)])
+        self.scale = self.create_parameter([3, 4])
+        self.shift = self.create_parameter([4])
+
+    def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        return inputs * self.scale * self.gains[0] + self.shift * self.gains[1]
+
+
+class PaddleRMSNorm(pnn.Layer):
+    """torch.nn.RMSNorm, which paddle 3.3 has as a function only, the way its users write it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([size])
+
+    def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
+        mean = inputs.square().mean(-1, keepdim=True)
+        return inputs * (mean + np.finfo(np.float32).eps).rsqrt() * self.weight
+
+
 SENTENCES = np.array([[0, 3, 8], [5, 1, 2]], np.int64)
 
 DENSE = [
@@ -179,6 +217,7 @@ DENSE = [
     _case("bilinear", lambda: tnn.Bilinear(3, 4, 5), lambda: pnn.Bilinear(3, 4, 5), (2, 3), (2, 4)),
     _case("bilinear_square", lambda: tnn.Bilinear(4, 4, 4), lambda: pnn.Bilinear(4, 4, 4), (2, 4), (2, 4)),
     _case("embedding", lambda: tnn.Embedding(9, 4), lambda: pnn.Embedding(9, 4), SENTENCES),
+    _case("own_parameters", TorchOwn, PaddleOwn, (2, 3, 4)),
     _case("prelu", lambda: tnn.PReLU(), lambda: pnn.PReLU(), (2, 3, 4)),
     _case("prelu_channels", lambda: tnn.PReLU(3), lambda: pnn.PReLU(3), (2, 3, 4, 5)),
 ]
@@ -236,6 +275,7 @@ NORMS = [
     _case("batch_norm_sync", lambda: tnn.SyncBatchNorm(3), lambda: pnn.BatchNorm2D(3), (2, 3, 4, 5)),
     _case("layer_norm", lambda: tnn.LayerNorm(4), lambda: pnn.LayerNorm(4), (2, 3, 4)),
     _case("layer_norm_two_axes", lambda: tnn.LayerNorm([3, 4]), lambda: pnn.LayerNorm([3, 4]), (2, 3, 4)),
+    _case("rms_norm", lambda: tnn.RMSNorm(4), lambda: PaddleRMSNorm(4), (2, 3, 4)),
     _case("group_norm", lambda: tnn.GroupNorm(2, 6), lambda: pnn.GroupNorm(2, 6), (3, 6, 4, 5)),
     _case("instance_norm1d", lambda: tnn.InstanceNorm1d(3, affine=True), lambda: pnn.InstanceNorm1D(3), (2, 3, 4)),
     _case("instance_norm2d", lambda: tnn.InstanceNorm2d(3, affine=True), lambda: pnn.InstanceNorm2D(3), (2, 3, 4, 5)),

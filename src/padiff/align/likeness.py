@@ -6,10 +6,11 @@ import math
 
 from padiff.records import ModuleNode, ModuleTree
 
-ACTIVATIONS = frozenset(
-    "relu relu6 gelu silu sigmoid tanh softmax log_softmax leaky_relu elu celu selu hardswish hardsigmoid hardtanh mish "
-    "softplus softsign prelu glu swish log_sigmoid tanhshrink softshrink hardshrink threshold rrelu maxout".split()
-)
+_ACTIVATIONS = """
+    relu relu6 gelu silu sigmoid tanh softmax log_softmax leaky_relu elu celu selu hardswish hardsigmoid hardtanh mish
+    softplus softsign prelu glu swish log_sigmoid tanhshrink softshrink hardshrink threshold rrelu maxout
+"""
+ACTIVATIONS = frozenset(_ACTIVATIONS.split())
 PASSIVE = frozenset({"identity", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
 CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
 
@@ -22,7 +23,7 @@ def own_sizes(node: ModuleNode) -> Sizes:
 
 
 def sizes_of(tree: ModuleTree) -> list[Sizes]:
-    """Per node its own sizes; for a layer matched as one thing the number of elements, as each cuts them its own way."""
+    """Per node its own sizes; for a layer matched as one thing the number of elements: each cuts them its own way."""
     return [("elements", _elements(tree, node.index)) if node.atomic else own_sizes(node) for node in tree.nodes]
 
 
@@ -82,4 +83,5 @@ def inner_likeness(base: ModuleNode, raw: ModuleNode) -> float:
 
 
 def same_name(base: ModuleNode, raw: ModuleNode) -> bool:
-    return bool(base.name) and base.name == raw.name
+    """A number is a position, not a name."""
+    return bool(base.name) and base.name == raw.name and not base.name.isdigit()

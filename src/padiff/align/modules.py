@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 
-from padiff.align.likeness import inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
+from padiff.align.likeness import Sizes, inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
 from padiff.align.sequences import align_sequences
 from padiff.records import ModuleNode, ModulePairs, ModuleTree, Rules
 
@@ -100,7 +100,7 @@ class _Pairing:
 
     def _pair_leaves(self, base: Nodes, raw: Nodes) -> None:
         self._equal_paths(base, raw)
-        self._unique(base, raw, lambda node, sizes: (_known_name(node), kind_key(node, sizes)))
+        self._unique(base, raw, _named)
         self._in_order(*self._open(base, raw, with_parameters=True))
         self._mend(base, raw)
         for left, right in self._gaps(base, raw):
@@ -120,16 +120,19 @@ class _Pairing:
             other = by_path.get(node.path)
             if other is None or not same_kind(node, other):
                 continue
-            if node.name.isdigit() and not self._same_width(node, other):
-                continue  # a number is a position: it shifts when one side has one more
-            self.put(node, other)
+            if self._same_positions(node, other):
+                self.put(node, other)
 
-    def _same_width(self, node: ModuleNode, other: ModuleNode) -> bool:
-        if node.parent < 0 or other.parent < 0:
-            return True
-        return len(self.base.nodes[node.parent].children) == len(self.raw.nodes[other.parent].children)
+    def _same_positions(self, node: ModuleNode, other: ModuleNode) -> bool:
+        """A number in a path is a position: it shifts when one side has one more."""
+        while node.parent >= 0 and other.parent >= 0:
+            above, other_above = self.base.nodes[node.parent], self.raw.nodes[other.parent]
+            if node.name.isdigit() and len(above.children) != len(other_above.children):
+                return False
+            node, other = above, other_above
+        return True
 
-    def _unique(self, base: Nodes, raw: Nodes, key: Callable[[ModuleNode, tuple[object, ...]], Hashable]) -> None:
+    def _unique(self, base: Nodes, raw: Nodes, key: Callable[[ModuleNode, Sizes], Hashable]) -> None:
         """Pair the open leaves that hold tensors and whose key occurs once on each side."""
         left, right = self._open(base, raw, with_parameters=True)
         ones = _once(left, [key(node, self.base_sizes[node.index]) for node in left])
@@ -226,7 +229,8 @@ class _Pairing:
 
 
 def _identify(tree: ModuleTree) -> tuple[object, ...]:
-    return tree.framework, tree.name, [(n.path, n.kind, n.layer or "", str(n.parameters)) for n in tree.nodes]
+    shapes = [[(spec.name, spec.shape) for spec in node.parameters] for node in tree.nodes]
+    return tree.framework, tree.name, [(node.path, node.kind, node.layer or "") for node in tree.nodes], shapes
 
 
 def _swapped(rules: Rules) -> Rules:
@@ -266,18 +270,17 @@ def _leaves(tree: ModuleTree, out: Collection[int], done: Collection[int]) -> li
     return found
 
 
-def _known_name(node: ModuleNode) -> str:
-    """A name that somebody gave; a number is only a position, so it stands with its parent's name."""
-    parent, _, name = node.path.rpartition(".")
-    return f"{parent.rpartition('.')[2]}.{name}" if name.isdigit() else name
+def _named(node: ModuleNode, sizes: Sizes) -> Hashable:
+    """Kind and the name that somebody gave; a number is none."""
+    return None if node.name.isdigit() else (node.name, kind_key(node, sizes))
 
 
 def _once(nodes: Nodes, keys: Sequence[Hashable]) -> dict[Hashable, ModuleNode]:
-    """Nodes by key, those whose key no other has."""
+    """Nodes by key, those whose key no other has; None is no key."""
     found: dict[Hashable, list[ModuleNode]] = defaultdict(list)
     for node, key in zip(nodes, keys, strict=True):
         found[key].append(node)
-    return {key: group[0] for key, group in found.items() if len(group) == 1}
+    return {key: group[0] for key, group in found.items() if len(group) == 1 and key is not None}
 
 
 def _contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         say("FAILED !!!")
         return False
     result = run_job(job, plan, copied=options.auto_init, on_step=_say_step)
-    explain(result, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
+    explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 

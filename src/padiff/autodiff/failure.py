@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from padiff.autodiff.log import count, say, wrapped, write_file
+from padiff.autodiff.rounding import tolerance_that_holds
 from padiff.autodiff.trees import around, draw, route, titled
-from padiff.compare.tolerance import round_up
-from padiff.records import Comparison, Divergence, ModuleTree, Numbers, SourceLine, StepComparison, Tolerance
+from padiff.records import Comparison, Divergence, ModuleTree, Numbers, SourceLine, Tolerance, WeightPlan
 from padiff.result import Result
 
 STAGES = {
@@ -17,16 +17,17 @@ STAGES = {
     "weight": "Optimizer Stage",
     "buffer": "Forward Stage",
 }
-WHAT = {"loss": " (loss)", "parameter": " (parameters)", "buffer": " (buffers)", "input": " (inputs)"}
+WHAT = {"loss": " (loss)", "parameter": " (parameters)", "buffer": " (buffers)"}
 LISTS = {"gradient": "grads", "weight": "weights", "buffer": "buffers"}
 INDENT = "    "
 MEAN_LOSS = "no loss functions were given: this loss is the mean of the outputs, small where they cancel"
 
 
-def explain(result: Result, *, whole: bool, own_loss: bool) -> None:
+def explain(result: Result, plan: WeightPlan, *, whole: bool, own_loss: bool) -> None:
     """Print what a comparison found; nothing much when the models agree.
 
-    ``whole`` says that nothing was left out after the difference, ``own_loss`` that the user gave loss functions.
+    ``plan`` says which tensors of base a parameter of raw was held against, ``whole`` that nothing was left out
+    after the difference, ``own_loss`` that the user gave loss functions.
     """
     for one in result.unmatched:
         say(*wrapped(f"no partner: {one}", after=INDENT))
@@ -35,42 +36,59 @@ def explain(result: Result, *, whole: bool, own_loss: bool) -> None:
     divergence = result.divergence
     if divergence is None:
         return
-    _place(result, divergence)
-    say("", *(INDENT + line for line in number_lines(divergence.comparison, result.tolerance)))
+    _place(result, plan, divergence)
+    # A tensor is known by where it was met first: what a call is given was met as what another returned.
+    elsewhere = divergence.phase == "backward" and divergence.comparison.raw_call != divergence.raw_call
+    title = "gradient of input" if elsewhere else _title(divergence.comparison)
+    say("", *(INDENT + line for line in number_lines(divergence.comparison, result.tolerance, title)))
     note = divergence.note if own_loss or divergence.role != "loss" else MEAN_LOSS
     if note:
         say("", *wrapped(note, INDENT))
     _rounding(result, whole, own_loss)
-    _lists(result)
+    _lists(result, plan)
     _trees(result, divergence)
     for role, tree, stack in zip(("base", "raw"), (result.base, result.raw), divergence.source, strict=True):
         _stack(f"{tree.name}({role}_model)", stack)
 
 
-def _place(result: Result, divergence: Divergence) -> None:
-    tensor = divergence.comparison.name if divergence.role in ("parameter", "buffer") else ""
+def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:
+    base, raw = _routes(result, plan, divergence.comparison)
+    if divergence.role not in ("parameter", "buffer"):  # the call, not the tensor that told on it
+        base = route(result.base, "base_model", divergence.base_path)
+        raw = route(result.raw, "raw_model", divergence.raw_path)
+    what = WHAT.get(divergence.role, "")
+    if (divergence.phase, divergence.role) == ("forward", "input"):
+        what = " (inputs)"
     say(
         "FAILED !!!",
-        f"    Diff found in `{STAGES[divergence.phase]}`{WHAT.get(divergence.role, '')} in step: {divergence.step}",
+        f"    Diff found in `{STAGES[divergence.phase]}`{what} in step: {divergence.step}",
         f"    Type of layer is: {divergence.base_kind} vs {divergence.raw_kind}",
-        f"    Route: {route(result.base, 'base_model', divergence.base_path, tensor)}",
-        f"           {route(result.raw, 'raw_model', divergence.raw_path, tensor)}",
+        f"    Route: {base}",
+        f"           {raw}",
     )
+
+
+def _routes(result: Result, plan: WeightPlan, comparison: Comparison) -> tuple[str, str]:
+    """Both sides' address of a parameter or buffer; base may keep it under another name, or in parts."""
+    path = ".".join(part for part in (comparison.raw_path, comparison.name) if part)
+    sources = next((entry.sources for entry in plan.entries if entry.path == path), ())
+    base = " + ".join(route(result.base, "base_model", source.path) for source in sources)
+    return base or route(result.base, "base_model", comparison.base_path), route(result.raw, "raw_model", path)
 
 
 # ------------------------------------------------------------------ numbers
 
 
-def number_lines(comparison: Comparison, tolerance: Tolerance) -> list[str]:
+def number_lines(comparison: Comparison, tolerance: Tolerance, title: str) -> list[str]:
     """The figures of one comparison that differs."""
     outcome, numbers = comparison.outcome, comparison.outcome.numbers
     if outcome.reason != "values" or numbers is None:
-        return wrapped(f"{_title(comparison)}: {outcome.message}")
+        return wrapped(f"{title}: {outcome.message}")
     if tolerance.mode == "mean":
         over = f"mean absolute error {numbers.mean_abs:.3g}, allowed {outcome.allowed or 0.0:.3g}"
     else:
         over = f"{count(numbers.mismatched or 0, 'element')} over the bound"
-    return [f"{_title(comparison)}: {over} ({tolerance})", *_figures(numbers)]
+    return [f"{title}: {over} ({tolerance})", *_figures(numbers)]
 
 
 def _title(comparison: Comparison) -> str:
@@ -90,7 +108,7 @@ def _figures(numbers: Numbers) -> list[str]:
     return lines if numbers.max_rel is None else [*lines, f"Max relative difference: {numbers.max_rel:.8g}"]
 
 
-def _lists(result: Result) -> None:
+def _lists(result: Result, plan: WeightPlan) -> None:
     """Complete lists of parameters and buffers that differ, one file per phase."""
     for phase, name in LISTS.items():
         compared = [c for c in result.steps[-1].comparisons if c.phase == phase]
@@ -99,58 +117,35 @@ def _lists(result: Result) -> None:
             continue
         lines: list[str] = []
         for comparison in differing:
+            base, raw = _routes(result, plan, comparison)
             lines += [
                 "=" * 25,
                 f"{name} differ in step {comparison.step}",
                 f"between base_model: {comparison.base_kind}",
                 f"        raw_model:  {comparison.raw_kind}",
                 "base_model path:",
-                f"    {route(result.base, 'base_model', comparison.base_path, comparison.name)}",
+                f"    {base}",
                 "raw_model path:",
-                f"    {route(result.raw, 'raw_model', comparison.raw_path, comparison.name)}",
+                f"    {raw}",
                 "",
-                *number_lines(comparison, result.tolerance),
+                *number_lines(comparison, result.tolerance, _title(comparison)),
             ]
         path = write_file(f"{name}_diff", lines)
         say("", f"{len(differing)} of {len(compared)} {name} differ, and are listed in", f"    {path}")
 
 
-# ------------------------------------------------------------------ rounding
-
-
 def _rounding(result: Result, whole: bool, own_loss: bool) -> None:
-    """When every difference is of the size of rounding, say so and name a tolerance that would hold."""
-    step, tolerance = result.steps[-1], result.tolerance
-    differing = [c for c in step.comparisons if not c.agrees]
-    found: list[Tolerance] = []
-    for comparison in differing:
-        one = comparison.outcome.suggestion
-        if one is None and comparison.role == "loss" and not own_loss:
-            one = _for_mean_loss(step, comparison, tolerance)
-        if one is None:
-            return
-        found.append(one)
-    rtol, atol = max(one.rtol for one in found), max(one.atol for one in found)
-    many = "The difference is" if len(found) == 1 else f"All {len(found)} differences are"
+    found = tolerance_that_holds(result, own_loss=own_loss)
+    if found is None:
+        return
+    differing = sum(not c.agrees for c in result.steps[-1].comparisons)
+    many = "The difference is" if differing == 1 else f"The {differing} differences are all"
     far = "would hold" if whole else "would hold up to here; what comes after was not run"
     say(
         "",
         f"{many} of the size of rounding noise: but for the bounds, the models agree.",
-        f"    atol={atol:g}, rtol={rtol:g} (compare_mode={tolerance.mode}) {far}",
+        f"    atol={found.atol:g}, rtol={found.rtol:g} (compare_mode={found.mode}) {far}",
     )
-
-
-def _for_mean_loss(step: StepComparison, loss: Comparison, tolerance: Tolerance) -> Tolerance | None:
-    """The mean of the outputs cannot be further apart than the outputs are on average; its own size says nothing."""
-    outputs = [c.outcome for c in step.comparisons if c.phase == "forward" and c.role == "output" and c.raw_path == ""]
-    numbers = [one.numbers for one in outputs if one.numbers is not None and (one.agrees or one.suggestion is not None)]
-    apart = loss.outcome.numbers
-    if apart is None or not numbers or len(numbers) < len(outputs):
-        return None
-    explained = sum(2 * one.mean_abs + 1e-6 * one.base_mean_abs for one in numbers)
-    if apart.max_abs > explained:
-        return None
-    return Tolerance(tolerance.rtol, round_up(apart.max_abs), tolerance.mode)
 
 
 # ------------------------------------------------------------------ trees and stacks

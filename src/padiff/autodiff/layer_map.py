@@ -53,10 +53,14 @@ class LayerMap:
             self.map[base.modules[b]] = raw.modules[r]
         others = len(pairs.pairs) - len(found)
         say(f"    {count(len(found), 'layer')} mapped, {count(others, 'other')} correspond by themselves")
-        for side, live, alone in (("base", base, pairs.base_alone), ("raw", raw, pairs.raw_alone)):
+        for side, live, alone, mapped in (
+            ("base", base, pairs.base_alone, [b for b, _ in found]),
+            ("raw", raw, pairs.raw_alone, [r for _, r in found]),
+        ):
+            inside = {inner for index in mapped for inner in live.tree.subtree(index)}
             for index in alone:
                 node = live.tree.nodes[index]
-                if node.parameters:
+                if node.parameters and index not in inside:
                     say(f"    {side} {node.path} ({node.kind}) has parameters and no partner")
         return self
 

@@ -48,9 +48,9 @@ def around(lines: Sequence[str], most: int = LONGEST_PRINTED) -> list[str]:
     return head + shown + ([f"... {rest} lines after ..."] if rest else [])
 
 
-def route(tree: ModuleTree, role: str, path: str, tensor: str = "") -> str:
+def route(tree: ModuleTree, role: str, path: str) -> str:
     """The address of a module or tensor as the log writes it: ``Net(base_model).encoder.0.weight``."""
-    return ".".join(part for part in (f"{tree.name}({role})", path, tensor) if part)
+    return f"{tree.name}({role}){'.' + path if path else ''}"
 
 
 def titled(name: str, lines: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from padiff.capture.held import Held
 from padiff.capture.recorder import Observer, Recorder, call_model
-from padiff.capture.state import preserved, random_state, restore_random_state
+from padiff.capture.state import preserved, random_state, restore_random_state, spared_collector
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
@@ -59,7 +59,7 @@ class Session:
         backward = backward and adapter.grad_enabled()
         recorder = Recorder(self.live, gradients=backward, observer=observer, keep=keep)
         restore_random_state(adapter, self._randomness)
-        with recorder.attached(self._nodes):
+        with spared_collector(), recorder.attached(self._nodes):
             output = self._forward(recorder, step, arguments)
             loss = self._loss(step, output, loss_fn, wanted=backward)
             held_loss = None if loss is None else Held(adapter, loss)

@@ -70,8 +70,7 @@ def _other_dtype(case: _Case) -> Outcome:
 def _values(case: _Case, detail: bool) -> Outcome:
     if case.base.size == 0:
         return Outcome("equal", None, "equal (no elements)", Numbers(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0.0, 0))
-    sums = _measure(case)
-    numbers = sums.numbers()
+    sums, numbers = _measure(case)
     if sums.lopsided:
         angle = lopsided_cosine(case.base, case.raw, case.kind, sums)
         numbers = dataclasses.replace(numbers, cosine=angle)
@@ -88,16 +87,20 @@ def _values(case: _Case, detail: bool) -> Outcome:
     return _detailed(case, numbers, error, allowed)
 
 
-def _measure(case: _Case) -> Sums:
+def _measure(case: _Case) -> tuple[Sums, Numbers]:
     """The first look in the quick type; in the wide one where that cannot tell."""
     base, raw, kind, tolerance = case
     rtol = tolerance.rtol * GUARD if tolerance.mode == "strict" and tolerance.rtol > 0 else None
     sums = measure(base, raw, kind, kind.quick, rtol)
+    numbers = sums.numbers()
     if kind.quick == kind.wide or sums.peak == 0.0:
-        return sums
-    error, allowed = _error_and_bound(case, sums.numbers())
+        return sums, numbers
+    error, allowed = _error_and_bound(case, numbers)
     doubtful = error is not None and abs(error - allowed) <= DOUBT * allowed
-    return measure(base, raw, kind, kind.wide, rtol) if doubtful or not sums.trusted else sums
+    if doubtful or not sums.trusted:
+        sums = measure(base, raw, kind, kind.wide, rtol)
+        numbers = sums.numbers()
+    return sums, numbers
 
 
 def _error_and_bound(case: _Case, numbers: Numbers) -> tuple[float | None, float]:

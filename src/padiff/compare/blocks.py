@@ -6,12 +6,14 @@ No temporary is larger than a block: tensors may be as large as memory.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 
 from padiff.compare.kinds import FLOAT64, DType, Kind
+from padiff.compare.tiles import planes, tiles
 from padiff.records import Array
 
 BLOCK_BYTES = 256 * 1024
@@ -39,6 +41,15 @@ def walk(base: Array, raw: Array, length: int, order: Literal["C", "K"]) -> Iter
         for start in range(0, size, length):
             yield base[start : start + length], raw[start : start + length]
         return
+    if order == "K":
+        if base.flags.f_contiguous and raw.flags.f_contiguous:
+            yield from walk(base.T, raw.T, length, order)
+            return
+        matrices = planes(base, raw)
+        if matrices is not None:
+            for base_matrix, raw_matrix in matrices:
+                yield from tiles(base_matrix, raw_matrix, length)
+            return
     operand: Any = ["readonly", "contig"]
     with np.nditer(
         [base, raw], ["external_loop", "buffered"], [operand, operand], order=order, buffersize=length
@@ -51,8 +62,26 @@ def block_length(work: DType) -> int:
     return DOUBLE_BLOCK if work == FLOAT64 else BLOCK_BYTES // work.itemsize
 
 
-def loader(base: DType, raw: DType, kind: Kind, work: DType, length: int) -> Loader:
-    """How blocks of these dtypes become magnitudes and gaps in the type ``work``; it owns its scratch memory."""
+class _Loaders(threading.local):
+    """Scratch memory is kept: fresh pages from the system cost more than filling them. Each thread has its own."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[DType, DType, DType], Loader] = {}
+
+
+_loaders = _Loaders()
+
+
+def loader(base: DType, raw: DType, kind: Kind, work: DType) -> Loader:
+    """How blocks of these dtypes become magnitudes and gaps in the type ``work``; one at a time in each thread."""
+    key = base, raw, work
+    found = _loaders.made.get(key)
+    if found is None:
+        found = _loaders.made[key] = _loader(base, raw, kind, work, block_length(work))
+    return found
+
+
+def _loader(base: DType, raw: DType, kind: Kind, work: DType, length: int) -> Loader:
     if kind.family == "complex":
         return _load_complex(work)
     if base == raw and base.kind in "iu" and base.itemsize == 8:

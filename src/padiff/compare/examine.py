@@ -41,7 +41,7 @@ class Details:
 def examine(base: Array, raw: Array, kind: Kind, rtol: float, atol: float) -> Details:
     """Holds every element against ``atol + rtol * abs(base)``; NaN and Inf are counted and left out."""
     length = min(block_length(kind.wide), base.size)
-    load = loader(base.dtype, raw.dtype, kind, kind.wide, length)
+    load = loader(base.dtype, raw.dtype, kind, kind.wide)
     found, start, some_base = Details(max_ulp=0 if kind.bits else None), 0, False
     for base_block, raw_block in walk(base, raw, length, "C"):
         size, _, gap = load(base_block, raw_block)

@@ -68,7 +68,7 @@ class Sums:
 def measure(base: Array, raw: Array, kind: Kind, work: DType, rtol: float | None = None) -> Sums:
     """Sums over both arrays, computed in ``work``; with ``rtol`` also the largest excess over ``rtol * abs(base)``."""
     length = min(block_length(work), base.size)
-    load = loader(base.dtype, raw.dtype, kind, work, length)
+    load = loader(base.dtype, raw.dtype, kind, work)
     sums = Sums(base.size)
     for base_block, raw_block in walk(base, raw, length, "K"):
         size, other, gap = load(base_block, raw_block)

@@ -166,9 +166,10 @@ def _stacks(step: StepComparison, raw_path: str) -> tuple[tuple[SourceLine, ...]
 
 
 def _at_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergence:
-    first = differing[0]
+    given = [c for c in differing if c.phase == "forward" and c.role == "input" and c.raw_path == ""]
+    first = (given or differing)[0]  # the model's own call ends last, but its inputs come before everything
     pair = next((pair for pair in step.pairs if pair[1].index == first.raw_call), None)
-    note = "the two models were given different inputs" if first.role == "input" and first.raw_path == "" else ""
+    note = "the two models were given different inputs" if given else ""
     if pair is None:
         return _divergence(first, (), (), note)
     return _at_call(step, *pair, first, note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,49 @@ def apply_plan(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> None:
     """Copy base's weights into raw; on any failure raw is put back as it was."""
     if plan.problems:
         raise WeightError(plan.problems[0].message, plan.problems[0].hint)
-    targets = raw.tensors()
-    sources = base.tensors()
-    undo: list[tuple[Any, Any]] = []
+    undo: list[Callable[[], None]] = []
     try:
-        for base_node, raw_node, fill in plan.special:
-            for tensor in _below(raw, raw_node):
-                undo.append((tensor, raw.adapter.clone(tensor)))
-            fill(base.modules[base_node], raw.modules[raw_node])
-        for entry in plan.entries:
-            target = targets[entry.path]
-            if len(entry.sources) == 1 and sources[entry.sources[0].path] is target:
-                continue
-            arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
-            raw.adapter.assign(target, build(entry, arrays))
-    except Exception:
-        for tensor, value in undo:
-            raw.adapter.assign(tensor, raw.adapter.to_numpy(value))
+        _fill(base, raw, plan, undo)
+    except BaseException:
+        for step in reversed(undo):
+            step()
         raise
+
+
+def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[], None]]) -> None:
+    sources, targets = base.tensors(), raw.tensors()
+    for base_node, raw_node, function in plan.special:
+        for inner in raw.tree.subtree(raw_node):
+            undo += _restoring(raw, raw.modules[inner])
+        function(base.modules[base_node], raw.modules[raw_node])
+    for entry in plan.entries:
+        target = targets[entry.path]
+        if len(entry.sources) == 1 and sources[entry.sources[0].path] is target:
+            continue
+        arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
+        undo.append(_rewriting(raw, target))
+        raw.adapter.assign(target, build(entry, arrays))
+
+
+def _restoring(live: LiveTree, module: Any) -> list[Callable[[], None]]:
+    """Undo what a user's function does to a module's tensors: writing into them, or putting others in their place."""
+    steps: list[Callable[[], None]] = []
+    for name, tensor in (*live.adapter.own_parameters(module), *live.adapter.own_buffers(module)):
+        steps += [_rewriting(live, tensor), _replacing(module, name, tensor)]
+    return steps
+
+
+def _rewriting(live: LiveTree, tensor: Any) -> Callable[[], None]:
+    kept = live.adapter.clone(tensor)
+    return lambda: live.adapter.assign(tensor, live.adapter.to_numpy(kept))
+
+
+def _replacing(module: Any, name: str, tensor: Any) -> Callable[[], None]:
+    def put_back() -> None:
+        if getattr(module, name, None) is not tensor:
+            setattr(module, name, tensor)
+
+    return put_back
 
 
 def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
@@ -46,11 +71,3 @@ def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
         parts.append(part if source.permute is None else part.transpose(source.permute))
     joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=entry.axis)
     return joined.reshape(entry.shape)
-
-
-def _below(live: LiveTree, index: int) -> list[Any]:
-    found = []
-    for inner in live.tree.subtree(index):
-        module = live.modules[inner]
-        found += [t for _, t in (*live.adapter.own_parameters(module), *live.adapter.own_buffers(module))]
-    return found

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
+
+from padiff.records import Array
+
+
+def loses(source: str, target: str, values: Callable[[], Array]) -> bool:
+    """True when something is lost on the way: for floats by the dtypes alone, for integers by their values."""
+    if not narrows(source, target):
+        return False
+    if _float_info(source) is not None or _integer_info(target) is None:
+        return True
+    info, array = _integer_info(target), values()
+    return bool(array.size and (array.min() < info.min or array.max() > info.max))  # type: ignore[union-attr]
 
 
 def narrows(source: str, target: str) -> bool:
@@ -15,8 +29,10 @@ def narrows(source: str, target: str) -> bool:
         return bool(
             to_info.nmant < from_info.nmant or to_info.maxexp < from_info.maxexp or to_info.minexp > from_info.minexp
         )
-    if from_info is not None or to_info is not None:
-        return True
+    if to_info is not None:
+        whole = _integer_info(source)
+        digits = 1 if source == "bool" else int(whole.max).bit_length() if whole is not None else None
+        return digits is None or digits > to_info.nmant + 1 or digits > to_info.maxexp
     try:
         return not np.can_cast(np.dtype(source), np.dtype(target), casting="safe")
     except TypeError:
@@ -24,7 +40,16 @@ def narrows(source: str, target: str) -> bool:
 
 
 def _float_info(name: str) -> ml_dtypes.finfo | None:
+    if name.startswith("complex"):  # finfo speaks of one of its two numbers
+        return None
     try:
         return ml_dtypes.finfo(name)
+    except (ValueError, TypeError):
+        return None
+
+
+def _integer_info(name: str) -> np.iinfo | None:
+    try:
+        return np.iinfo(name)
     except (ValueError, TypeError):
         return None

@@ -1,0 +1,76 @@
+"""Whether a run failed by rounding only, and which tolerance would have held."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from padiff.compare.kinds import kind_of
+from padiff.compare.tolerance import round_up, rounding_bound
+from padiff.records import Comparison, ModuleTree, StepComparison, Tolerance
+from padiff.result import Result
+
+
+def tolerance_that_holds(result: Result, *, own_loss: bool) -> Tolerance | None:
+    """The bounds under which the last step would have agreed; None when any difference is more than rounding.
+
+    ``own_loss`` says that the user gave loss functions.
+    """
+    step, tolerance = result.steps[-1], result.tolerance
+    found: list[Tolerance] = []
+    for comparison in step.comparisons:
+        if comparison.agrees:
+            continue
+        one = comparison.outcome.suggestion
+        if one is None and comparison.outcome.reason == "values" and _cancelled(step, comparison, result.raw, own_loss):
+            one = _wider(comparison, tolerance)
+        if one is None:
+            return None
+        found.append(one)
+    if not found:
+        return None
+    return Tolerance(max(one.rtol for one in found), max(one.atol for one in found), tolerance.mode)
+
+
+def _wider(comparison: Comparison, tolerance: Tolerance) -> Tolerance | None:
+    numbers = comparison.outcome.numbers
+    if numbers is None or not math.isfinite(numbers.max_abs):
+        return None
+    return Tolerance(tolerance.rtol, round_up(max(numbers.max_abs, tolerance.atol)), tolerance.mode)
+
+
+def _cancelled(step: StepComparison, comparison: Comparison, raw: ModuleTree, own_loss: bool) -> bool:
+    """A sum whose terms cancel is as noisy as its terms: its own size says nothing about its rounding."""
+    if comparison.role == "loss":
+        return not own_loss and _mean_of_outputs(step, comparison)
+    return comparison.phase == "gradient" and _beside_others(step, comparison, raw)
+
+
+def _mean_of_outputs(step: StepComparison, loss: Comparison) -> bool:
+    """The means of two outputs are never further apart than the outputs are on average."""
+    outputs = [c.outcome for c in step.comparisons if c.phase == "forward" and c.role == "output" and c.raw_path == ""]
+    numbers = [one.numbers for one in outputs if one.numbers is not None and (one.agrees or one.suggestion is not None)]
+    apart = loss.outcome.numbers
+    if apart is None or not numbers or len(numbers) < len(outputs):
+        return False
+    return apart.max_abs <= sum(2 * one.mean_abs + 1e-6 * one.base_mean_abs for one in numbers)
+
+
+def _beside_others(step: StepComparison, gradient: Comparison, raw: ModuleTree) -> bool:
+    """Far below the rounding of the same module's other gradients: the bias of an attention's keys has gradient 0."""
+    numbers = gradient.outcome.numbers
+    others = [
+        c.outcome.numbers.base_rms
+        for c in step.comparisons
+        if c.phase == "gradient"
+        and c.raw_path == gradient.raw_path
+        and c is not gradient
+        and c.outcome.numbers is not None
+        and (c.agrees or c.outcome.suggestion is not None)
+    ]
+    node = raw.by_path().get(gradient.raw_path)
+    spec = next((spec for spec in node.parameters if spec.name == gradient.name), None) if node else None
+    if numbers is None or spec is None or not others:
+        return False
+    return numbers.max_abs <= rounding_bound(kind_of(np.dtype(spec.dtype)), max(others))

@@ -1,0 +1,93 @@
+"""What stands in the way of a copy, in words: the fact with both sides, then the hint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from padiff.records import ModuleNode, WeightEntry, WeightProblem
+from padiff.weights.rows import Held
+
+HINT_MAP = "a LayerMap pairs modules by hand: layer_map.map = {base_module: raw_module}, or layer_map.ignore(module)"
+HINT_SPECIAL = "add_special_init(...) fills a pair of layers with a function of your own"
+HINT_ORDER = "check that both models define the same layers in the same order"
+
+Place = tuple[ModuleNode, str]
+"""A module and the path to print with it, of the module itself or of one of its tensors."""
+
+
+def unequal_shapes(base: Held, raw: Held, would_be: tuple[int, ...]) -> WeightProblem:
+    shape = base.spec.shape
+    layout = f" (in raw's layout {list(would_be)})" if would_be != shape else ""
+    return _problem(
+        (base.owner, base.path),
+        (raw.owner, raw.path),
+        f"shape {list(shape)} of base{layout} does not fit shape {list(raw.spec.shape)} of raw",
+        "check that both layers are built with the same sizes and defined in the same order; " + HINT_MAP,
+    )
+
+
+def narrowing(base: Held, raw: Held) -> WeightProblem:
+    return _problem(
+        (base.owner, base.path),
+        (raw.owner, raw.path),
+        f"{base.spec.dtype} of base, shape {list(base.spec.shape)}, does not fit into {raw.spec.dtype} of raw, "
+        f"shape {list(raw.spec.shape)}, without loss",
+        "cast one of the models first, so that both hold the same dtype",
+    )
+
+
+def no_tensor(side: str, held: Held, other: ModuleNode) -> WeightProblem:
+    """A parameter of a paired module that its partner does not have."""
+    of = "raw" if side == "base" else "base"
+    own = (held.owner, held.path)
+    return _sides(
+        side,
+        own,
+        (other, other.path),
+        f"{held.role} {held.path} of {side}, shape {list(held.spec.shape)}, has no partner: {no_such(held, of, other)}",
+        f"give both layers the same parameters (bias, affine, ...); {HINT_SPECIAL}",
+    )
+
+
+def no_such(held: Held, of: str, other: ModuleNode) -> str:
+    return f"{of} module {other.path or '(model)'} ({other.kind}) has no such {held.role}"
+
+
+def no_module(
+    side: str, node: ModuleNode, tensors: Sequence[Held], near: ModuleNode, others: Sequence[ModuleNode]
+) -> WeightProblem:
+    """A module with parameters that corresponds to nothing; ``near`` is where the other model would have it."""
+    of = "raw" if side == "base" else "base"
+    shapes = ", ".join(f"{held.name} {list(held.spec.shape)}" for held in tensors)
+    waiting = ", ".join(f"{other.path or '(model)'} ({other.kind})" for other in others[:3])
+    also = f"; {of} has without partner: {waiting}" if waiting else ""
+    return _sides(
+        side,
+        (node, node.path),
+        (near, near.path),
+        f"no module of {of} corresponds to {node.path or '(model)'} ({node.kind}) of {side}; "
+        f"its parameters: {shapes}{also}",
+        f"{HINT_ORDER}; {HINT_MAP}",
+    )
+
+
+def tied_apart(base: ModuleNode, raw: ModuleNode, entry: WeightEntry, other: WeightEntry) -> WeightProblem:
+    """Two paths of raw are one tensor, but base has two tensors that differ for them."""
+    return _problem(
+        (base, entry.sources[0].path),
+        (raw, entry.path),
+        f"raw ties {other.path} and {entry.path}, shape {list(entry.shape)}, but base fills them from two tensors "
+        f"that differ, {other.sources[0].path} and {entry.sources[0].path}",
+        "tie them in base as well, or untie them in raw",
+    )
+
+
+def _sides(side: str, own: Place, other: Place, message: str, hint: str) -> WeightProblem:
+    return _problem(own, other, message, hint) if side == "base" else _problem(other, own, message, hint)
+
+
+def _problem(base: Place, raw: Place, message: str, hint: str) -> WeightProblem:
+    (base_node, base_path), (raw_node, raw_path) = base, raw
+    return WeightProblem(
+        base_path, raw_path, base_node.text, raw_node.text, message, hint, base_node.index, raw_node.index
+    )
