@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ here = next(i for i in range(tree, len(lines)) if "HERE" in lines[i])
 stack = next(i for i in range(here, len(lines)) if "raw_model" in lines[i] and "lines" in lines[i])
 success = next(i for i, line in enumerate(lines) if "SUCCESS" in line)
 shown = [
-    *lines[failed : failed + 12],
+    *lines[failed : failed + 11],
     *lines[tree : tree + 4],
     "[AutoDiff]      |     ...",
     *lines[here - 8 : here + 2],
@@ -27,12 +28,12 @@ shown = [
     *lines[stack : stack + 5],
     "",
     "the same port, mended",
-    *lines[success - 5 : success + 1],
+    *lines[success - 7 : success + 1],
 ]
 console = Console(record=True, width=WIDTH, file=io.StringIO())
 console.print(Text("$ padiff demo", style="bold"))
 for line in shown:
-    line = line.split("/site-packages/")[-1] if "site-packages" in line else line
+    line = re.sub(r"File \S*/(padiff/demo)", r"File .../\1", line)
     text = Text(line[:WIDTH])
     text.highlight_words(["FAILED !!!", "<---  *** HERE ***"], style="bold red")
     text.highlight_words(["SUCCESS !!!"], style="bold green")

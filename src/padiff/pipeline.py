@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from padiff.align import CallPairing, pair_modules
 from padiff.capture.session import Session
@@ -31,6 +34,10 @@ from padiff.records import (
 from padiff.result import Result
 from padiff.sidebyside import SideBySide
 from padiff.weights import FindSpecial, apply_plan, build, plan_weights
+
+_NOISE_OF_SUMS = 2e-6
+"""Some gradients are zero but for rounding (a key's bias under softmax, a bias before a batch norm): what is left is
+of the size of rounding in the sums of the others."""
 
 Loss = Callable[[Any], Any] | None
 
@@ -131,16 +138,22 @@ class _State:
         self, phase: Phase, role: Role, base: Mapping[str, Value | None], raw: Mapping[str, Value | None]
     ) -> list[Comparison]:
         base = _under_all_paths(self._job.base, base)
+        tolerance = self._job.tolerance
+        if tolerance.mode == "auto" and phase == "gradient":
+            tolerance = replace(tolerance, atol=_NOISE_OF_SUMS * _largest(base.values()))
         found: list[Comparison] = []
         for entry in self._plan.entries:
             if entry.role != role or entry.path not in raw:
                 continue
-            outcome = self._outcome(entry, [base.get(source.path) for source in entry.sources], raw[entry.path])
+            values = [base.get(source.path) for source in entry.sources]
+            outcome = self._outcome(entry, values, raw[entry.path], tolerance)
             if outcome is not None:
                 found.append(self._comparison(phase, role, entry, outcome))
         return found
 
-    def _outcome(self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None) -> Outcome | None:
+    def _outcome(
+        self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
+    ) -> Outcome | None:
         held = [value.numpy() for value in base if value is not None]
         if raw is None and not held:
             return None
@@ -149,7 +162,7 @@ class _State:
         if len(held) < len(base):
             return missing("raw has a gradient, base has none") if raw.numpy().any() else None
         expected = build(entry, {s.path: array for s, array in zip(entry.sources, held, strict=True)})
-        return compare_arrays(expected, raw.numpy(), self._job.tolerance)
+        return compare_arrays(expected, raw.numpy(), tolerance)
 
     def _comparison(self, phase: Phase, role: Role, entry: WeightEntry, outcome: Outcome) -> Comparison:
         base_node = self._owners["base"][entry.sources[0].path]
@@ -158,6 +171,17 @@ class _State:
         return Comparison(
             phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
         )
+
+
+def _largest(values: Iterable[Value | None]) -> float:
+    """The largest root mean square among some tensors."""
+    found = 0.0
+    for value in values:
+        if value is not None and math.prod(value.shape):
+            flat = value.numpy().reshape(-1)
+            flat = flat.astype(np.float32) if flat.dtype.itemsize < 4 else flat
+            found = max(found, math.sqrt(abs(float(np.vdot(flat, flat))) / flat.size))
+    return found
 
 
 def _under_all_paths(live: LiveTree, values: Mapping[str, Value | None]) -> dict[str, Value | None]:

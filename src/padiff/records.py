@@ -230,6 +230,8 @@ class Unmatched(PlainData):
     path: str
     kind: str
     why: str
+    inside: str = ""
+    """Path of the layer around it that is compared as one, where that is the reason."""
 
     def __str__(self) -> str:
         return f"{self.side} {self.path or '(model)'} ({self.kind}): {self.why}"

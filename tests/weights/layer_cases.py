@@ -170,16 +170,18 @@ class CellLoop(tnn.Module):
 
 
 class TorchOwn(tnn.Module):
-    """A user's layer with parameters of its own, in a list too."""
+    """A user's layer with parameters of its own, in a list and a dict too."""
 
     def __init__(self) -> None:
         super().__init__()
         self.shift = tnn.Parameter(torch.zeros(4))
         self.scale = tnn.Parameter(torch.zeros(3, 4))
         self.gains = tnn.ParameterList([tnn.Parameter(torch.zeros(4)) for _ in range(2)])
+        self.more = tnn.ParameterDict({name: tnn.Parameter(torch.zeros(4)) for name in ("left", "right")})
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs * self.scale * self.gains[0] + self.shift * self.gains[1]
+        scaled = inputs * self.scale * self.gains[0] + self.shift * self.gains[1]
+        return scaled * self.more["left"] + self.more["right"]
 
 
 class PaddleOwn(pnn.Layer):
@@ -187,12 +189,14 @@ class PaddleOwn(pnn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
+        self.more = pnn.ParameterDict({name: self.create_parameter([4]) for name in ("right", "left")})
         self.gains = pnn.ParameterList([self.create_parameter([4]) for _ in range(2)])
         self.scale = self.create_parameter([3, 4])
         self.shift = self.create_parameter([4])
 
     def forward(self, inputs: paddle.Tensor) -> paddle.Tensor:
-        return inputs * self.scale * self.gains[0] + self.shift * self.gains[1]
+        scaled = inputs * self.scale * self.gains[0] + self.shift * self.gains[1]
+        return scaled * self.more["left"] + self.more["right"]
 
 
 class PaddleRMSNorm(pnn.Layer):
@@ -526,6 +530,30 @@ TRANSFORMERS = [
     _case("transformer_pre", lambda: _torch_transformer(True), lambda: _paddle_transformer(True), (2, 3, 6), (2, 4, 6)),
 ]
 
+LABELS = np.array([0, 2, 1, 2], np.int64)
+MARKS = np.array([[0, 1, 1], [1, 0, 0]], np.float32)
+CHANCES = np.array([[0.1, 0.7, 0.4], [0.3, 0.2, 0.9]], np.float32)
+
+
+def _loss(id: str, name: str, *inputs: tuple[int, ...] | npt.NDArray[Any], **tensors: int) -> LayerCase:
+    """A loss of the same name in both, with weights of these lengths."""
+    return _case(
+        id,
+        lambda: getattr(tnn, name)(reduction="sum", **{key: torch.ones(size) for key, size in tensors.items()}),
+        lambda: getattr(pnn, name)(reduction="sum", **{key: paddle.ones([size]) for key, size in tensors.items()}),
+        *inputs,
+    )
+
+
+LOSSES = [
+    _loss("cross_entropy_loss", "CrossEntropyLoss", (4, 3), LABELS, weight=3),
+    _loss("nll_loss", "NLLLoss", (4, 3), LABELS, weight=3),
+    _loss("bce_loss", "BCELoss", CHANCES, MARKS, weight=3),
+    _loss("bce_with_logits_loss", "BCEWithLogitsLoss", (2, 3), MARKS, weight=3, pos_weight=3),
+    _loss("multi_label_soft_margin_loss", "MultiLabelSoftMarginLoss", (2, 3), MARKS, weight=3),
+    _loss("multi_margin_loss", "MultiMarginLoss", (4, 3), LABELS, weight=3),
+]
+
 CASES: list[LayerCase] = [
     *DENSE,
     *CONVOLUTIONS,
@@ -534,4 +562,5 @@ CASES: list[LayerCase] = [
     *RECURRENT,
     *ATTENTION,
     *TRANSFORMERS,
+    *LOSSES,
 ]

@@ -45,7 +45,7 @@ class CallPairing:
                     path = self._trees[other].nodes[partner].path or "(model)"
                     times, partner_times = counts[side][call.node], counts[other][partner]
                     why = f"called {_times(times)}, its partner {path} {_times(partner_times)}"
-                found.append(Unmatched(side, call.path, call.kind, why))  # type: ignore[arg-type]
+                found.append(Unmatched(side, call.path, call.kind, why, units[call.node]))  # type: ignore[arg-type]
         return tuple(found)
 
     def _units(self, side: str, partner_of: dict[int, int]) -> list[str]:

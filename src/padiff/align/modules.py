@@ -13,10 +13,11 @@ User rules come first, then names where they are sure, then the order of leaves:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from padiff.align.likeness import Sizes, inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
+from padiff.align.nodes import alone, chains, contents, leaves, left_out
 from padiff.align.sequences import align_sequences
 from padiff.records import ModuleNode, ModulePairs, ModuleTree, Rules
 
@@ -47,8 +48,8 @@ class _Pairing:
         self.base, self.raw, self.rules = base, raw, rules
         self.partner: dict[int, int] = {}
         self.taken: dict[int, int] = {}
-        self.base_out = _left_out(base, rules.base_skip, rules.skip_parameterless)
-        self.raw_out = _left_out(raw, rules.raw_skip, rules.skip_parameterless)
+        self.base_out = left_out(base, rules.base_skip, rules.skip_parameterless)
+        self.raw_out = left_out(raw, rules.raw_skip, rules.skip_parameterless)
         self.base_sizes, self.raw_sizes = sizes_of(base), sizes_of(raw)
 
     def put(self, base: ModuleNode, raw: ModuleNode) -> None:
@@ -96,7 +97,7 @@ class _Pairing:
         self._pair_leaves(*self._leaves())
 
     def _leaves(self) -> tuple[list[ModuleNode], list[ModuleNode]]:
-        return _leaves(self.base, self.base_out, self.partner), _leaves(self.raw, self.raw_out, self.taken)
+        return leaves(self.base, self.base_out, self.partner), leaves(self.raw, self.raw_out, self.taken)
 
     def _pair_leaves(self, base: Nodes, raw: Nodes) -> None:
         self._equal_paths(base, raw)
@@ -192,10 +193,10 @@ class _Pairing:
 
     def by_content(self) -> None:
         """Inner modules that hold the same paired leaves; several on one branch, from the outside in."""
-        base_sets = _contents(self.base, {index: index for index in self.partner})
-        raw_sets = _contents(self.raw, self.taken)
-        base_chains = _chains(self.base, base_sets, self.partner, self.base_out)
-        raw_chains = _chains(self.raw, raw_sets, self.taken, self.raw_out)
+        base_sets = contents(self.base, {index: index for index in self.partner})
+        raw_sets = contents(self.raw, self.taken)
+        base_chains = chains(self.base, base_sets, self.partner, self.base_out)
+        raw_chains = chains(self.raw, raw_sets, self.taken, self.raw_out)
         self.put(self.base.nodes[0], self.raw.nodes[0])
         for key, chain in base_chains.items():
             left = [node for node in chain if node.index not in self.partner]
@@ -223,8 +224,8 @@ class _Pairing:
     def result(self) -> ModulePairs:
         return ModulePairs(
             pairs=tuple(sorted(self.partner.items())),
-            base_alone=_alone(self.base, self.partner, self.base_out),
-            raw_alone=_alone(self.raw, self.taken, self.raw_out),
+            base_alone=alone(self.base, self.partner, self.base_out),
+            raw_alone=alone(self.raw, self.taken, self.raw_out),
         )
 
 
@@ -242,34 +243,6 @@ def _swapped(rules: Rules) -> Rules:
     )
 
 
-def _left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) -> set[int]:
-    out = {node.index for node in tree.nodes if node.path in skipped}
-    if parameterless:
-        holds = [bool(node.parameters) for node in tree.nodes]
-        for node in reversed(tree.nodes):
-            if holds[node.index] and node.parent >= 0:
-                holds[node.parent] = True
-        out.update(node.index for node in tree.nodes if not holds[node.index] and node.index != 0)
-    return out
-
-
-def _leaves(tree: ModuleTree, out: Collection[int], done: Collection[int]) -> list[ModuleNode]:
-    """Nodes without children that count, and layers matched as one thing, in definition order."""
-    found: list[ModuleNode] = []
-    hidden: set[int] = set()
-    for node in tree.nodes:
-        if node.parent in hidden:
-            hidden.add(node.index)
-            continue
-        if node.index in out:
-            continue
-        if node.atomic:
-            hidden.add(node.index)
-        if (node.atomic or not node.children) and node.index not in done:
-            found.append(node)
-    return found
-
-
 def _named(node: ModuleNode, sizes: Sizes) -> Hashable:
     """Kind and the name that somebody gave; a number is none."""
     return None if node.name.isdigit() else (node.name, kind_key(node, sizes))
@@ -281,31 +254,3 @@ def _once(nodes: Nodes, keys: Sequence[Hashable]) -> dict[Hashable, ModuleNode]:
     for node, key in zip(nodes, keys, strict=True):
         found[key].append(node)
     return {key: group[0] for key, group in found.items() if len(group) == 1 and key is not None}
-
-
-def _contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]:
-    """Per node how many paired leaves lie below it and a sum that tells sets of them apart."""
-    found = [
-        (1, hash((label, 1)) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0)
-        for n in tree.nodes
-    ]
-    for node in reversed(tree.nodes):
-        if node.parent >= 0:
-            count, total = found[node.parent]
-            found[node.parent] = (count + found[node.index][0], total + found[node.index][1])
-    return found
-
-
-def _chains(
-    tree: ModuleTree, contents: Sequence[tuple[int, int]], done: Collection[int], out: Collection[int]
-) -> dict[tuple[int, int], list[ModuleNode]]:
-    """Inner modules by what they hold, those with the same content from the outside in."""
-    found: dict[tuple[int, int], list[ModuleNode]] = defaultdict(list)
-    for node in tree.nodes:
-        if node.children and node.index not in done and node.index not in out:
-            found[contents[node.index]].append(node)
-    return found
-
-
-def _alone(tree: ModuleTree, done: Collection[int], out: Collection[int]) -> tuple[int, ...]:
-    return tuple(node.index for node in tree.nodes if node.index not in done and node.index not in out)

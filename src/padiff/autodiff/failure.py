@@ -20,6 +20,7 @@ STAGES = {
 WHAT = {"loss": " (loss)", "parameter": " (parameters)", "buffer": " (buffers)"}
 LISTS = {"gradient": "grads", "weight": "weights", "buffer": "buffers"}
 INDENT = "    "
+MOST_ALONE = 12
 MEAN_LOSS = "no loss functions were given: this loss is the mean of the outputs, small where they cancel"
 
 
@@ -29,8 +30,7 @@ def explain(result: Result, plan: WeightPlan, *, whole: bool, own_loss: bool) ->
     ``plan`` says which tensors of base a parameter of raw was held against, ``whole`` that nothing was left out
     after the difference, ``own_loss`` that the user gave loss functions.
     """
-    for one in result.unmatched:
-        say(*wrapped(f"no partner: {one}", after=INDENT))
+    _alone(result)
     for note in result.notes:
         say(*wrapped(note, after=INDENT))
     divergence = result.divergence
@@ -49,6 +49,20 @@ def explain(result: Result, plan: WeightPlan, *, whole: bool, own_loss: bool) ->
     _trees(result, divergence)
     for role, tree, stack in zip(("base", "raw"), (result.base, result.raw), divergence.source, strict=True):
         _stack(f"{tree.name}({role}_model)", stack)
+
+
+def _alone(result: Result) -> None:
+    """What has no partner; what lies inside a layer that is compared as one is only counted."""
+    units = list(dict.fromkeys(one.inside for one in result.unmatched if one.inside))
+    if units:
+        shown = ", ".join(units[:3]) + (", ..." if len(units) > 3 else "")
+        say(*wrapped(f"compared as one, not inside: {count(len(units), 'layer')} ({shown})", after=INDENT))
+    rest = [one for one in result.unmatched if not one.inside]
+    for one in rest[:MOST_ALONE]:
+        say(*wrapped(f"no partner: {one}", after=INDENT))
+    if len(rest) > MOST_ALONE:
+        path = write_file("no_partner", [str(one) for one in result.unmatched])
+        say(f"and {len(rest) - MOST_ALONE} more without partner, all listed in", f"    {path}")
 
 
 def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:

@@ -109,7 +109,7 @@ def _error_and_bound(case: _Case, numbers: Numbers) -> tuple[float | None, float
     if tolerance.mode == "mean":
         return numbers.mean_abs, tolerance.atol + tolerance.rtol * numbers.base_mean_abs
     if tolerance.mode == "auto":
-        return numbers.rmse, rounding_bound(case.kind, numbers.base_rms)
+        return numbers.rmse, rounding_bound(case.kind, numbers.base_rms) + tolerance.atol
     return None, 0.0
 
 

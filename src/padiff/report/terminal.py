@@ -13,11 +13,15 @@ def summary(result: Any) -> str:
     if result.divergence is not None:
         lines += _divergence(result.divergence)
     lines += [f"note: {note}" for note in result.notes]
-    if result.unmatched:
-        lines.append(f"without partner ({len(result.unmatched)}):")
-        lines += [f"  {one}" for one in result.unmatched[:10]]
-        if len(result.unmatched) > 10:
-            lines.append(f"  and {len(result.unmatched) - 10} more")
+    units = list(dict.fromkeys(one.inside for one in result.unmatched if one.inside))
+    if units:
+        lines.append(f"compared as one, not inside: {', '.join(units[:4])}{', ...' if len(units) > 4 else ''}")
+    alone = [one for one in result.unmatched if not one.inside]
+    if alone:
+        lines.append(f"without partner ({len(alone)}):")
+        lines += [f"  {one}" for one in alone[:10]]
+        if len(alone) > 10:
+            lines.append(f"  and {len(alone) - 10} more")
     return "\n".join(lines)
 
 

@@ -1,0 +1,64 @@
+"""The nodes of one module tree, seen in the ways that pairing needs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from padiff.records import ModuleNode, ModuleTree
+
+
+def left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) -> set[int]:
+    out = {node.index for node in tree.nodes if node.path in skipped}
+    if parameterless:
+        holds = [bool(node.parameters) for node in tree.nodes]
+        for node in reversed(tree.nodes):
+            if holds[node.index] and node.parent >= 0:
+                holds[node.parent] = True
+        out.update(node.index for node in tree.nodes if not holds[node.index] and node.index != 0)
+    return out
+
+
+def leaves(tree: ModuleTree, out: Collection[int], done: Collection[int]) -> list[ModuleNode]:
+    """Nodes without children that count, and layers matched as one thing, in definition order."""
+    found: list[ModuleNode] = []
+    hidden: set[int] = set()
+    for node in tree.nodes:
+        if node.parent in hidden:
+            hidden.add(node.index)
+            continue
+        if node.index in out:
+            continue
+        if node.atomic:
+            hidden.add(node.index)
+        if (node.atomic or not node.children) and node.index not in done:
+            found.append(node)
+    return found
+
+
+def contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]:
+    """Per node how many paired leaves lie below it and a sum that tells sets of them apart."""
+    found = [
+        (1, hash((label, 1)) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0)
+        for n in tree.nodes
+    ]
+    for node in reversed(tree.nodes):
+        if node.parent >= 0:
+            count, total = found[node.parent]
+            found[node.parent] = (count + found[node.index][0], total + found[node.index][1])
+    return found
+
+
+def chains(
+    tree: ModuleTree, contents: Sequence[tuple[int, int]], done: Collection[int], out: Collection[int]
+) -> dict[tuple[int, int], list[ModuleNode]]:
+    """Inner modules by what they hold, those with the same content from the outside in."""
+    found: dict[tuple[int, int], list[ModuleNode]] = defaultdict(list)
+    for node in tree.nodes:
+        if node.children and node.index not in done and node.index not in out:
+            found[contents[node.index]].append(node)
+    return found
+
+
+def alone(tree: ModuleTree, done: Collection[int], out: Collection[int]) -> tuple[int, ...]:
+    return tuple(node.index for node in tree.nodes if node.index not in done and node.index not in out)
