@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def machine() -> dict[str, str]:
     """What the numbers were measured on."""
-    versions = {name: getattr(sys.modules.get(name), "__version__", "not loaded") for name in ("numpy", "torch", "paddle")}
+    versions = {
+        name: getattr(sys.modules.get(name), "__version__", "not loaded") for name in ("numpy", "torch", "paddle")
+    }
     cores = len(os.sched_getaffinity(0))
     return {
         "cpu": f"{_cpu()}, {cores} cores, {os.environ['OMP_NUM_THREADS']} thread used, load {os.getloadavg()[0]:.1f}",

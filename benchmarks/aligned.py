@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from benchmarks import memory
 from benchmarks.models import Case, build
-from benchmarks.runs import compared, plain, seconds
 from benchmarks.rows import Row, Target
+from benchmarks.runs import compared, plain, seconds
 
 CASES = (
     (Case("transformer 4 x 256", "transformer", 4, 256, 4, 128), Target("<= 1.4", "<= 1.15")),
@@ -16,7 +16,10 @@ CASES = (
     (Case("tiny layers 32 x 64", "transformer", 32, 64, 2, 32), Target("<= 3", "<= 2")),
     (Case("CNN, in-place ReLU", "cnn", 8, 16, 8, 64), Target("-", "<= 1.2")),
 )
-TOY = ((Case("toy", "transformer", 2, 16, 1, 4), Target("-", "-")), (Case("toy CNN", "cnn", 3, 4, 2, 8), Target("-", "-")))
+TOY = (
+    (Case("toy", "transformer", 2, 16, 1, 4), Target("-", "-")),
+    (Case("toy CNN", "cnn", 3, 4, 2, 8), Target("-", "-")),
+)
 MEMORY = Target("<= 2", "<= 1.75")
 
 
@@ -48,13 +51,17 @@ def time_of(case: Case, target: Target, repeat: int) -> list[Row]:
 
 
 def memory_of(case: Case, *, alone: bool) -> list[Row]:
-    """Growth of resident memory over the idle models, each side in its own process."""
+    """Growth of resident memory over the idle models, each side in its own process.
+
+    Both growths count from the plain side's idle state: what auto_diff leaves behind after its warm-up is not hidden.
+    """
     peak = memory.in_child if alone else memory.here
     one, other = peak(case, "plain"), peak(case, "compared")
-    ratio = other.growth / one.growth if one.growth > 0 else float("nan")
+    plain_growth, our_growth = one.highest - one.before, other.highest - one.before
+    ratio = our_growth / plain_growth if plain_growth > 0 else float("nan")
     facts = (
-        f"plain +{one.growth:.0f} MiB on {one.before:.0f}, auto_diff +{other.growth:.0f} on {other.before:.0f}; "
-        f"whole process {other.highest / one.highest:.2f}"
+        f"plain {one.before:.0f} -> {one.highest:.0f} MiB, auto_diff {other.before:.0f} -> {other.highest:.0f}; "
+        f"growth {plain_growth:.0f} and {our_growth:.0f}, whole process {other.highest / one.highest:.2f}"
     )
     return [Row("peak memory", case.name, f"{ratio:.2f}", MEMORY, facts, ratio)]
 

@@ -22,7 +22,9 @@ def run(repeat: int, toy: bool) -> list[Row]:
     by_width = [Case(f"width {width}", "transformer", 4, width, 4, 64) for width in widths]
     return [
         _row("cost against depth", "width 64", depths, _costs(by_depth, repeat)),
-        _row("cost against elements", "depth 4", [_elements(build(case)) for case in by_width], _costs(by_width, repeat)),
+        _row(
+            "cost against elements", "depth 4", [_elements(build(case)) for case in by_width], _costs(by_width, repeat)
+        ),
     ]
 
 

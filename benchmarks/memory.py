@@ -28,10 +28,6 @@ class Peak:
     """With both models built and run once on the smallest inputs."""
     highest: float
 
-    @property
-    def growth(self) -> float:
-        return self.highest - self.before
-
 
 def in_child(case: Case, run: str) -> Peak:
     """The peak of one run, in a fresh process."""

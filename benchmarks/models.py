@@ -204,9 +204,7 @@ class PaddleResidual(paddle.nn.Layer):
         self.conv2 = paddle.nn.Conv2D(after, after, 3, 1, 1, bias_attr=False)
         self.bn2 = paddle.nn.BatchNorm2D(after)
         wider = stride > 1
-        self.shortcut = (
-            paddle.nn.Conv2D(before, after, 1, stride, bias_attr=False) if wider else paddle.nn.Identity()
-        )
+        self.shortcut = paddle.nn.Conv2D(before, after, 1, stride, bias_attr=False) if wider else paddle.nn.Identity()
 
     def forward(self, x: Any) -> Any:
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))

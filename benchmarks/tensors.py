@@ -26,7 +26,9 @@ def run(repeat: int, toy: bool) -> list[Row]:
         rows.append(Row("compare_arrays", name, f"{rate:.1f} GB/s", target, f"{base.nbytes / MIB:.2f} MiB each", rate))
     small = np.ones(1024, np.float32)
     rate = _rate(lambda: compare_arrays(small, small * 1, as_tolerance("auto")), 1, repeat * 100)
-    rows.append(Row("compare_arrays", "1024 x float32", f"{1e-3 / rate:.0f} us", OPEN, "fixed cost of one call", 1e-3 / rate))
+    rows.append(
+        Row("compare_arrays", "1024 x float32", f"{1e-3 / rate:.0f} us", OPEN, "fixed cost of one call", 1e-3 / rate)
+    )
     return rows
 
 

@@ -25,14 +25,18 @@ def test_code_runs(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))))
+@pytest.mark.parametrize(
+    "page", sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
 
 
-@pytest.mark.parametrize("pair", [("README.md", "README.zh.md"), ("docs/guide.md", "docs/guide.zh.md")], ids=lambda p: p[0])
+@pytest.mark.parametrize(
+    "pair", [("README.md", "README.zh.md"), ("docs/guide.md", "docs/guide.zh.md")], ids=lambda p: p[0]
+)
 def test_both_languages_say_the_same(pair: tuple[str, str]) -> None:
     english, chinese = ((ROOT / page).read_text(encoding="utf-8") for page in pair)
     assert len(re.findall(r"^#+ ", english, re.M)) == len(re.findall(r"^#+ ", chinese, re.M))

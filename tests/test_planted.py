@@ -75,7 +75,13 @@ PLANTS = [
     Plant("dtype", lambda raw: after(raw.head, to_double), "head"),
     Plant("extra output", lambda raw: setattr(raw.blocks[1], "extra", True), "blocks.1"),
     Plant("statistics", lambda raw: nudge(raw.state_dict()["bn.running_mean" if is_torch(raw) else "bn._mean"]), "bn"),
-    Plant("own code's gradient", lambda raw: setattr(raw.blocks[1], "scale_gradient", True), "blocks.1", "backward", "input"),
+    Plant(
+        "own code's gradient",
+        lambda raw: setattr(raw.blocks[1], "scale_gradient", True),
+        "blocks.1",
+        "backward",
+        "input",
+    ),
     Plant("parameter's gradient", scale_weight_gradient, "blocks.1.fc2", "gradient", "parameter"),
 ]
 

@@ -134,7 +134,9 @@ def randomise(model: Any, seed: int = 7) -> None:
         if "var" in name:
             write(tensor, generator.uniform(0.5, 2.0, shape))
         else:
-            write(tensor, generator.normal(0.0, 0.4, shape) + (1.0 if "norm.weight" in name or "bn.weight" in name else 0))
+            write(
+                tensor, generator.normal(0.0, 0.4, shape) + (1.0 if "norm.weight" in name or "bn.weight" in name else 0)
+            )
 
 
 def write(tensor: Any, value: Any) -> None:

@@ -93,7 +93,8 @@ def pair_of_optimizers(
         return None
     if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
         raise ArgumentError(
-            f"{name} is a {type(optimizers).__name__}, expected a pair: one optimizer (or function without arguments) per model"
+            f"{name} is a {type(optimizers).__name__}, expected a pair, one optimizer per model",
+            "a function without arguments that steps and clears the gradients will do, too",
         )
     for live, optimizer, side in zip((base, raw), optimizers, ("base", "raw"), strict=True):
         adapter = adapter_of_optimizer(optimizer)

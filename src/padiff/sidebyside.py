@@ -81,7 +81,7 @@ class SideBySide:
 
     def finish(self, raw: StepTrace) -> StepComparison:
         """What backward left out on one side, and the whole step."""
-        raw_of = {base: met for base, met in self._places.values()}
+        raw_of = dict(self._places.values())
         for tensor, gradient in self._base.gradients.items():
             met = raw_of.get(tensor)
             if met is not None and tensor not in self._gradients_met:
@@ -101,6 +101,8 @@ class SideBySide:
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, (one.tensor, comparison))
+        if not base_alone and not raw_alone:
+            return
         # One tensor passed as query, key and value is compared once, however many names it has on one side.
         known = {("base", one.tensor) for one, _ in pairs} | {("raw", other.tensor) for _, other in pairs}
         for side, alone in (("base", base_alone), ("raw", raw_alone)):

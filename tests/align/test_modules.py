@@ -145,6 +145,25 @@ def _linear(tag: int, inputs: int, outputs: int) -> Sketch:
     return Sketch(tag, "Linear", "linear", ((inputs, outputs), (outputs,)))
 
 
+def test_a_number_is_no_name() -> None:
+    def net(middle: Sketch) -> Sketch:
+        layers = (_linear(1, 4, 4), middle, _linear(3, 4, 4))
+        return Sketch(0, "Net", children=tuple((str(i), layer) for i, layer in enumerate(layers)))
+
+    pairs, base_alone, raw_alone = tags_of(
+        net(Sketch(2, "Flatten", "flatten")), net(Sketch(5, "MaxPool", "max_pool2d"))
+    )
+    assert pairs == [(0, 0), (1, 1), (3, 3)]
+    assert (base_alone, raw_alone) == ({2}, {5})
+
+
+def test_an_activation_defined_elsewhere_in_its_parent() -> None:
+    fc, act = _linear(2, 4, 4), Sketch(3, "GELU", "gelu")
+    base = Sketch(0, "Net", children=(("block", Sketch(1, "Block", children=(("fc", fc), ("act", act)))),))
+    raw = Sketch(0, "Net", children=(("block", Sketch(1, "Block", children=(("gelu", act), ("fc", fc)))),))
+    assert_each_with_itself(base, raw)
+
+
 def test_rules_come_first() -> None:
     base = Sketch(0, "Net", children=(("a", _linear(1, 4, 4)), ("b", _linear(2, 4, 4)), ("c", _linear(3, 4, 4))))
     tree, _ = tree_of(base)

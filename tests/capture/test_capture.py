@@ -10,11 +10,11 @@ import numpy as np
 import paddle
 import pytest
 import torch
+from tests.twins import FRAMEWORKS, batch, net, read
 
 from padiff.capture.session import Arguments, Session
 from padiff.frameworks import adapter_named, module_tree
 from padiff.records import StepTrace
-from tests.twins import FRAMEWORKS, batch, net, read
 
 BUILD = {"torch": torch, "paddle": paddle}
 
@@ -67,13 +67,17 @@ def test_changes_nothing(framework: str) -> None:
             running = session(framework, model)
             with running.prepared(training=True):
                 trace = running.run(0, Arguments((x,), {}), loss_fn=None, backward=True)
-                all_gradients.append({k: None if v is None else v.numpy().copy() for k, v in trace.parameter_gradients.items()})
+                all_gradients.append(
+                    {k: None if v is None else v.numpy().copy() for k, v in trace.parameter_gradients.items()}
+                )
             seen = trace.calls[-1].outputs[0].value.numpy()
         else:
             out = model(x)
             out.mean().backward()
             seen = read(out)
-            all_gradients.append({k: v for k, v in gradients(model).items() if "_mean" not in k and "_variance" not in k})
+            all_gradients.append(
+                {k: v for k, v in gradients(model).items() if "_mean" not in k and "_variance" not in k}
+            )
         outputs.append(seen)
         draws.append(read(torch.rand(3) if framework == "torch" else paddle.rand([3])))
     assert np.array_equal(outputs[0], outputs[1])
@@ -99,7 +103,9 @@ def test_leaves_everything_as_it_was(framework: str) -> None:
         assert (value is None and before[name] is None) or np.array_equal(value, before[name]), name
     for name, value in model.state_dict().items():
         assert np.array_equal(read(value), state[name]), name
-    assert flags == [m.training for m in (model.modules() if framework == "torch" else model.sublayers(include_self=True))]
+    assert flags == [
+        m.training for m in (model.modules() if framework == "torch" else model.sublayers(include_self=True))
+    ]
     if framework == "torch":
         assert torch.equal(random, torch.get_rng_state())
     else:
@@ -153,7 +159,14 @@ def test_order_occurrences_and_shared_modules(framework: str) -> None:
     assert tail.outputs[0].tensor == root.outputs[0].tensor
     for call in trace.calls[1:4]:
         assert {call.inputs[0].tensor, call.outputs[0].tensor} <= set(trace.gradients)
-    assert set(trace.parameter_gradients) == {"a.weight", "a.bias", "never.weight", "never.bias", "tail.weight", "tail.bias"}
+    assert set(trace.parameter_gradients) == {
+        "a.weight",
+        "a.bias",
+        "never.weight",
+        "never.bias",
+        "tail.weight",
+        "tail.bias",
+    }
     assert trace.parameter_gradients["never.weight"] is None
 
 
@@ -181,7 +194,12 @@ class Named(NamedTuple):
 def test_containers_of_any_kind(framework: str) -> None:
     class Model(module_class(framework)):  # type: ignore[misc]
         def forward(self, x: Any, *, mask: Any = None, extra: Any = None) -> Any:
-            return {"z": x, "a": [x + 1, None, (x + 2,)], "r": Record(x + 3, "text"), "n": Named(x + 4, {"deep": x + 5})}
+            return {
+                "z": x,
+                "a": [x + 1, None, (x + 2,)],
+                "r": Record(x + 3, "text"),
+                "n": Named(x + 4, {"deep": x + 5}),
+            }
 
     x = tensor(framework, batch())
     trace = run(framework, Model(), x, mask=x + 1, extra={"k": (x + 2, 3)}, backward=False)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from padiff.compare.tolerance import as_tolerance
 from padiff.compare.kinds import kind_of
-from padiff.compare.tolerance import round_up, rounding_bound
+from padiff.compare.tolerance import as_tolerance, round_up, rounding_bound
 from padiff.errors import ArgumentError
 from padiff.records import Tolerance
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from padiff.compare.arrays import compare_arrays
-from padiff.compare.tolerance import as_tolerance
 from padiff.compare.blocks import block_length
+from padiff.compare.tolerance import as_tolerance
 from padiff.records import Tolerance
 
 BLOCK, DOUBLE = block_length(np.dtype(np.float32)), block_length(np.dtype(np.float64))

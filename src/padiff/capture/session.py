@@ -165,8 +165,8 @@ def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:
     except TypeError as error:
         given = [f"argument {place}" for place in range(len(arguments.args))] + [repr(k) for k in arguments.kwargs]
         raise ArgumentError(
-            f"inputs: the {side} model {live.tree.name} cannot be called with {', '.join(given) or 'nothing'}: {error}; "
-            f"its signature is forward{signature}",
+            f"inputs: the {side} model {live.tree.name} cannot be called with {', '.join(given) or 'nothing'}: "
+            f"{error}; its signature is forward{signature}",
             "name the inputs as forward's parameters are named",
         ) from None
 

@@ -1,11 +1,10 @@
-"""Running statistics in one convention: torch's variance buffers follow the unbiased batch variance, paddle's the biased."""
+"""Running statistics in one convention: torch's buffers follow the unbiased batch variance, paddle's the biased."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-
 
 import numpy as np
 

@@ -56,7 +56,9 @@ class PaddleAdapter:
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
         # BatchNorm registers its running statistics as parameters that take no gradient.
         statistics = [(name, p) for name, p in module._parameters.items() if p is not None and _is_statistic(name, p)]
-        return statistics + [(name, b) for name, b in module._buffers.items() if isinstance(b, paddle.Tensor)]
+        # Recurrent layers keep a dropout state that has no memory until it is used: there is nothing to read.
+        held = [(n, b) for n, b in module._buffers.items() if isinstance(b, paddle.Tensor) and b._is_initialized()]
+        return statistics + held
 
     def describe(self, module: Any) -> str:
         return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"

@@ -12,8 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from padiff.errors import ArgumentError
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
@@ -54,6 +56,12 @@ class TorchAdapter:
         return [(name, child) for name, child in module._modules.items() if child is not None]
 
     def own_parameters(self, module: Any) -> list[tuple[str, Any]]:
+        lazy = [name for name, p in module._parameters.items() if p is not None and is_lazy(p)]
+        if lazy:
+            raise ArgumentError(
+                f"a {type(module).__name__} of the model has no {lazy[0]} yet: it is made when the layer first runs",
+                "run the model once on an example before comparing it",
+            )
         return [(name, p) for name, p in module._parameters.items() if p is not None]
 
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:

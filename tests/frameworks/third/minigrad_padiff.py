@@ -71,7 +71,10 @@ class MinigradAdapter:
         return id(tensor.data)
 
     def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
-        array = value.data if isinstance(value, minigrad.Tensor) else np.from_dlpack(value) if not isinstance(value, np.ndarray) else value
+        if isinstance(value, minigrad.Tensor):
+            array = value.data
+        else:
+            array = value if isinstance(value, np.ndarray) else np.from_dlpack(value)
         return minigrad.parameter(array) if requires_grad else minigrad.Tensor(np.array(array))
 
     def assign(self, tensor: Any, value: Any) -> None:
