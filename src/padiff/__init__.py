@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from padiff.autodiff.later import get_dump_root_path as get_dump_root_path
     from padiff.autodiff.later import set_dump_root_path as set_dump_root_path
     from padiff.autodiff.layer_map import LayerMap as LayerMap
-    from padiff.autodiff.special_init import add_special_init as add_special_init
     from padiff.autodiff.weights import assign_weight as assign_weight
     from padiff.inputs import Inputs as Inputs
     from padiff.records import Tolerance as Tolerance
     from padiff.result import Result as Result
+    from padiff.weights.special import add_special_init as add_special_init
 
 __version__ = "1.0.0.dev0"
 
@@ -53,7 +53,7 @@ _HOMES = {
         "set_dump_root_path",
     ),
     "padiff.autodiff.layer_map": ("LayerMap",),
-    "padiff.autodiff.special_init": ("add_special_init",),
+    "padiff.weights.special": ("add_special_init",),
     "padiff.autodiff.weights": ("assign_weight",),
     "padiff.inputs": ("Inputs",),
     "padiff.records": ("Tolerance",),

@@ -12,7 +12,7 @@ from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
 from padiff.inputs import fresh_arguments, one_or_two
-from padiff.pipeline import Job, copy_weights, plan_of, run_job
+from padiff.pipeline import Job, copy_weights, match, run_job
 from padiff.records import Rules, Tolerance
 from padiff.result import Result
 
@@ -63,13 +63,15 @@ def compare(
         check_arguments(live, side, arguments)
     if job.steps > 1 and job.optimizers is None:
         raise ArgumentError(f"steps is {steps}, but optimizers is None: nothing would change between steps", "steps=1")
-    plan = plan_of(job)
+    matching = match(job, run=True)
+    plan = matching.plan
     if weights == "copy":
         if plan.problems:
             problem = plan.problems[0]
-            raise WeightError(f"base's weights don't fit into raw: {problem.message}", problem.hint)
+            places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
+            raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
         copy_weights(job, plan)
-    return run_job(job, plan, copied=weights == "copy")
+    return run_job(job, matching, copied=weights == "copy")
 
 
 def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
@@ -120,6 +122,11 @@ def check_steps(steps: Any) -> int:
 def _rules(rules: Rules | Mapping[str, str] | None, base: LiveTree, raw: LiveTree) -> Rules:
     if rules is None or isinstance(rules, Rules):
         return rules or Rules()
+    if not isinstance(rules, Mapping):
+        raise ArgumentError(
+            f"rules is a {type(rules).__name__}, expected a dict of module paths",
+            'write it as {"path in raw": "path in base"}',
+        )
     base_paths, raw_paths = base.tree.by_path(), raw.tree.by_path()
     for raw_path, base_path in rules.items():
         for path, known, side in ((raw_path, raw_paths, "raw"), (base_path, base_paths, "base")):

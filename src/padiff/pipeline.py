@@ -11,33 +11,37 @@ from typing import Any
 import numpy as np
 
 from padiff.align import CallPairing, pair_modules
+from padiff.capture.held import Held
 from padiff.capture.session import Session
+from padiff.capture.usage import first_use
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.diagnose import find_divergence
 from padiff.frameworks.tree import LiveTree
 from padiff.inputs import Fresh
 from padiff.records import (
+    Anchors,
     Comparison,
     Divergence,
+    ModuleNode,
     ModulePairs,
+    ModuleTree,
     Outcome,
     Phase,
     Role,
     Rules,
     StepComparison,
+    StepTrace,
     Tolerance,
     Unmatched,
+    Usage,
     Value,
     WeightEntry,
     WeightPlan,
 )
 from padiff.result import Result
-from padiff.sidebyside import SideBySide
-from padiff.weights import FindSpecial, apply_plan, build, plan_weights
-
-_NOISE_OF_SUMS = 2e-6
-"""Some gradients are zero but for rounding (a key's bias under softmax, a bias before a batch norm): what is left is
-of the size of rounding in the sums of the others."""
+from padiff.sidebyside import NOISE_OF_SUMS, SideBySide
+from padiff.weights import FindSpecial, apply_plan, build, plan_by_use, plan_weights
+from padiff.weights.special import find_special_init, special_kinds
 
 Loss = Callable[[Any], Any] | None
 
@@ -55,20 +59,67 @@ class Job:
     backward: bool = True
     tolerance: Tolerance = field(default_factory=Tolerance)
     rules: Rules = field(default_factory=Rules)
-    special: FindSpecial = lambda *_: None
+    special: FindSpecial = find_special_init
 
 
-def plan_of(job: Job) -> WeightPlan:
-    """Where raw's tensors come from."""
-    pairs = pair_modules(job.base.tree, job.raw.tree, job.rules, inside=True)
-    return plan_weights(job.base, job.raw, pairs, job.special)
+@dataclass(frozen=True)
+class Matching:
+    """Where raw's tensors come from, and which modules belong together."""
+
+    plan: WeightPlan
+    anchors: Anchors | None = None
+    """None where names and order of definition are evidence enough."""
+
+
+def match(job: Job, *, run: bool) -> Matching:
+    """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
+    rules = replace(job.rules, skip_parameterless=False, alike=_alike(job))  # the first is about calls
+    pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
+    plan = plan_weights(job.base, job.raw, pairs, job.special)
+    told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
+    if told or (not plan.problems and _same_names(plan)):
+        return Matching(plan)
+    uses = [Usage(), Usage()]
+    if run:
+        uses = _uses(job)
+    other, anchors = plan_by_use(job.base, job.raw, *uses)
+    if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
+        return Matching(plan)
+    return Matching(other, anchors)
+
+
+def _told(plan: WeightPlan) -> bool:
+    """Without a run only a plan that leaves nothing over and guesses nothing is better than saying what is wrong."""
+    left = any(one.side == "base" and one.kind == "parameter" for one in plan.unmatched)
+    return not left and all(entry.confidence >= 0.9 for entry in plan.entries)
+
+
+def _alike(job: Job) -> frozenset[tuple[str, str]]:
+    return special_kinds(job.base.adapter.name, job.raw.adapter.name)
+
+
+def _uses(job: Job) -> list[Usage]:
+    try:
+        return [first_use(live, one) for live, one in zip((job.base, job.raw), job.arguments(), strict=True)]
+    except Exception:  # the model's own: it comes again, and is explained, when the model is run for good
+        return [Usage(), Usage()]
+
+
+def _same_names(plan: WeightPlan) -> bool:
+    """Every tensor is filled from the one of the same owner's name."""
+    return all(
+        len(entry.sources) == 1 and entry.path.rpartition(".")[0] == entry.sources[0].path.rpartition(".")[0]
+        for entry in plan.entries
+    )
 
 
 def run_job(
-    job: Job, plan: WeightPlan, *, copied: bool, on_step: Callable[[StepComparison], None] | None = None
+    job: Job, matching: Matching, *, copied: bool, on_step: Callable[[StepComparison], None] | None = None
 ) -> Result:
     """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now."""
-    modules = pair_modules(job.base.tree, job.raw.tree, job.rules)
+    plan = matching.plan
+    rules = replace(job.rules, alike=_alike(job))
+    modules = pair_modules(job.base.tree, job.raw.tree, rules, anchors=matching.anchors)
     base = Session(job.base, "base", _watched(job, modules, "base"))
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     steps: list[StepComparison] = []
@@ -77,7 +128,7 @@ def run_job(
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            done = _step(job, plan, modules, base, raw, step)
+            done = _step(job, plan, modules, base, raw, step, twins=matching.anchors is None)
             divergence = find_divergence(done, (job.base.tree, job.raw.tree))
             steps.append(done)
             if on_step is not None:
@@ -87,15 +138,21 @@ def run_job(
     return _result(job, plan if copied else None, plan, modules, steps, divergence)
 
 
-def _step(job: Job, plan: WeightPlan, modules: ModulePairs, base: Session, raw: Session, step: int) -> StepComparison:
+def _step(
+    job: Job, plan: WeightPlan, modules: ModulePairs, base: Session, raw: Session, step: int, *, twins: bool
+) -> StepComparison:
     base_arguments, raw_arguments = job.arguments()
+    # Base runs through first: its outputs and gradients are held, its autograd graph is not.
     base_trace = base.run(step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
+    if _shared(job.base, job.raw):
+        base_trace = _set_aside(job.base, base_trace)
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls)
-    watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree)
-    raw_trace = raw.run(step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher, keep=False)
+    watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, twins)
+    raw_trace = raw.run(step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
     done = watcher.finish(raw_trace)
     state = _State(job, plan, step)
-    found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss)]
+    outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+    found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
     if job.backward:
         found += state.tensors("gradient", "parameter", base_trace.parameter_gradients, raw_trace.parameter_gradients)
     if job.optimizers is not None and all(comparison.agrees for comparison in found):
@@ -108,39 +165,54 @@ def _step(job: Job, plan: WeightPlan, modules: ModulePairs, base: Session, raw: 
     return replace(done, comparisons=tuple(found))
 
 
+def _shared(base: LiveTree, raw: LiveTree) -> bool:
+    """The two models hold a parameter in common, or are one."""
+    ours = {id(parameter) for parameter in base.parameters().values()}
+    return any(id(parameter) in ours for parameter in raw.parameters().values())
+
+
+def _set_aside(live: LiveTree, trace: StepTrace) -> StepTrace:
+    """Base's gradients out of the way of raw's, which would be added to them."""
+    adapter = live.adapter
+    kept: dict[str, Value | None] = {}
+    for path, parameter in live.parameters().items():
+        gradient = adapter.gradient(parameter)
+        kept[path] = None if gradient is None else Held(adapter, adapter.clone(gradient))
+        adapter.set_gradient(parameter, None)
+    return replace(trace, parameter_gradients=kept)
+
+
 class _State:
     """Compares what belongs to modules rather than calls: gradients of parameters, weights, buffers, the loss."""
 
     def __init__(self, job: Job, plan: WeightPlan, step: int) -> None:
         self._job, self._plan, self._step = job, plan, step
-        self._owners = {
-            side: {
-                _path(node.path, spec.name): node
-                for node in live.tree.nodes
-                for spec in (*node.parameters, *node.buffers)
-            }
-            for side, live in (("base", job.base), ("raw", job.raw))
-        }
+        self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
-    def loss(self, base: Value | None, raw: Value | None) -> list[Comparison]:
+    def loss(self, base: Value | None, raw: Value | None, outputs: Sequence[Comparison]) -> list[Comparison]:
+        """The loss against the loss; a sum of terms that cancel is as uncertain as its terms."""
         if base is None and raw is None:
             return []
+        tolerance = self._job.tolerance
+        if tolerance.mode == "auto":
+            sizes = [c.outcome.numbers.base_rms for c in outputs if c.outcome.numbers is not None]
+            tolerance = replace(tolerance, atol=NOISE_OF_SUMS * max(sizes, default=0.0))
         if base is None or raw is None:
             outcome = missing("only one of the models yields a loss")
         elif base.shape != raw.shape:  # a scalar is a scalar, with or without an axis of length one
-            outcome = compare_arrays(base.numpy().reshape(()), raw.numpy().reshape(()), self._job.tolerance)
+            outcome = compare_arrays(base.numpy().reshape(()), raw.numpy().reshape(()), tolerance)
         else:
-            outcome = compare_arrays(base.numpy(), raw.numpy(), self._job.tolerance)
+            outcome = compare_arrays(base.numpy(), raw.numpy(), tolerance)
         base_root, raw_root = self._job.base.tree.nodes[0], self._job.raw.tree.nodes[0]
         return [Comparison("forward", self._step, "loss", "", "", base_root.kind, raw_root.kind, "loss", outcome)]
 
     def tensors(
         self, phase: Phase, role: Role, base: Mapping[str, Value | None], raw: Mapping[str, Value | None]
     ) -> list[Comparison]:
-        base = _under_all_paths(self._job.base, base)
+        base, raw = _under_all_paths(self._job.base, base), _under_all_paths(self._job.raw, raw)
         tolerance = self._job.tolerance
         if tolerance.mode == "auto" and phase == "gradient":
-            tolerance = replace(tolerance, atol=_NOISE_OF_SUMS * _largest(base.values()))
+            tolerance = replace(tolerance, atol=NOISE_OF_SUMS * _largest(base.values()))
         found: list[Comparison] = []
         for entry in self._plan.entries:
             if entry.role != role or entry.path not in raw:
@@ -171,6 +243,18 @@ class _State:
         return Comparison(
             phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
         )
+
+
+def _owners(tree: ModuleTree) -> dict[str, ModuleNode]:
+    """Path of every tensor to its module; inside a layer matched as one thing, to that layer."""
+    found: dict[str, ModuleNode] = {}
+    unit: list[ModuleNode] = []
+    for node in tree.nodes:
+        above = unit[node.parent] if node.parent >= 0 else node
+        unit.append(above if above.atomic else node)
+        for spec in (*node.parameters, *node.buffers):
+            found[_path(node.path, spec.name)] = unit[node.index]
+    return found
 
 
 def _largest(values: Iterable[Value | None]) -> float:
@@ -221,6 +305,10 @@ def _result(
     }
     root = any(c.raw_path == "" and c.role == "output" for c in first.comparisons)
     notes = [] if root else ["the models' own outputs hold no tensors that could be compared"]
+    if job.backward and not (first.base.ran_backward and first.raw.ran_backward):
+        sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
+        why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
+        notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=divergence is None and root,

@@ -132,8 +132,42 @@ class Rules(PlainData):
     base_skip: frozenset[str] = frozenset()
     raw_skip: frozenset[str] = frozenset()
     """Paths of modules that are neither matched nor compared."""
+    alike: frozenset[tuple[str, str]] = frozenset()
+    """Classes of base and raw whose instances belong together, in order."""
     skip_parameterless: bool = False
     """Leave out modules that have no parameter, neither themselves nor below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group(PlainData):
+    """Modules of which several on one side do what one does on the other: query, key, value and a fused one."""
+
+    base: tuple[int, ...]
+    raw: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """How much of the fused output each of the several makes up, in order."""
+
+
+@dataclass(frozen=True)
+class Usage(PlainData):
+    """When a running model first used each tensor, by path, and first called each module, by node; empty if not run."""
+
+    tensors: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Anchors(PlainData):
+    """What is known of the modules from their tensors and from a first run, before they are paired."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    groups: tuple[Group, ...] = ()
+    base_holds: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    raw_holds: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Node to numbers of the parts it holds; equal numbers on both sides are filled one from the other."""
+    base_order: Mapping[int, int] = field(default_factory=dict)
+    raw_order: Mapping[int, int] = field(default_factory=dict)
+    """Node to the rank of its first call."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +177,7 @@ class ModulePairs(PlainData):
     pairs: tuple[tuple[int, int], ...]
     base_alone: tuple[int, ...]
     raw_alone: tuple[int, ...]
+    groups: tuple[Group, ...] = ()
 
     def base_of(self) -> dict[int, int]:
         return {raw: base for base, raw in self.pairs}
@@ -181,6 +216,8 @@ class Slot(PlainData):
     tensor: int
     """Number of the tensor in its trace: two slots with one number hold one tensor."""
     value: Value
+    tracked: bool = False
+    """Whether it takes part in backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +254,7 @@ class StepTrace(PlainData):
     loss: Value | None
     parameter_gradients: Mapping[str, Value | None]
     """Parameter path to gradient; None where backward reached the parameter not at all."""
+    ran_backward: bool = False
 
 
 # ------------------------------------------------------------------ two models side by side
@@ -393,6 +431,8 @@ class WeightSource(PlainData):
     """Axis of base's own tensor that ``start`` and ``stop`` cut."""
     start: int | None = None
     stop: int | None = None
+    index: int | None = None
+    """Which slice of the first axis, taken before anything else: one expert of a stack."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +444,12 @@ class WeightEntry(PlainData):
     sources: tuple[WeightSource, ...]
     shape: tuple[int, ...]
     axis: int = 0
+    stack: int = 0
+    """Where not 0: the sources come in that many equal groups; each is joined, then all are stacked."""
+    heads: int = 0
+    """Where not 0: the joined parts are laid out head by head, each head with all parts."""
     evidence: str = ""
+    confidence: float = 1.0
 
     def __str__(self) -> str:
         return f"{self.path} <- {' + '.join(source.path for source in self.sources)}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from padiff.align import CallPairing, pair_slots
-from padiff.compare.arrays import compare_arrays, missing
+from padiff.compare.arrays import missing
+from padiff.compare.layouts import compare_in_any_layout
 from padiff.records import (
     Call,
     Comparison,
@@ -22,21 +25,39 @@ from padiff.records import (
     Value,
 )
 
+NOISE_OF_SUMS = 2e-6
+"""Rounding in a sum, relative to its terms: all that is left of a gradient that is zero by rights."""
+
+
+class Place(NamedTuple):
+    """Where a tensor of raw was met first: base's tensor, the comparison, whether both take part in backward."""
+
+    base: int
+    met: Comparison
+    tracked: bool
+
 
 class SideBySide:
     """Told of raw's calls and gradients as they happen; holds base's step next to them."""
 
-    def __init__(self, base: StepTrace, pairing: CallPairing, tolerance: Tolerance, base_tree: ModuleTree) -> None:
+    def __init__(
+        self, base: StepTrace, pairing: CallPairing, tolerance: Tolerance, base_tree: ModuleTree, twins: bool = True
+    ) -> None:
         self._base = base
         self._pairing = pairing
         self._tolerance = tolerance
         self._base_tree = base_tree
+        self._twins = twins
+        """Both models are built alike, so that what differs in the small is a difference."""
+        self._lone_outputs: list[tuple[str, Comparison]] = []
+        self._kinds: Counter[tuple[str, str]] = Counter()
+        """Calls compared, by the two classes."""
+        self._gradient_scale = 0.0
         self._pairs: list[tuple[Call, Call]] = []
         self._comparisons: list[Comparison] = []
         self._unmatched: list[Unmatched] = []
         self._outcomes: dict[tuple[int, int], Outcome] = {}
-        self._places: dict[int, tuple[int, Comparison]] = {}
-        """Raw tensor to its base tensor and the comparison in which both were met first."""
+        self._places: dict[int, Place] = {}
         self._gradients_met: set[int] = set()
         self._gradient_uses: Counter[int] = Counter()
         self._values: dict[int, Value] = {}
@@ -60,32 +81,46 @@ class SideBySide:
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
-        for slot in (*base.inputs, *base.outputs):
-            self._used(slot.tensor)
-        self._count(base.index, -1)
-        if self._waiting[base.index] == 0:
-            self._release(base)
+        for done in self._pairing.dealt_with(call):
+            for slot in (*done.inputs, *done.outputs):
+                self._used(slot.tensor)
+            self._count(done.index, -1)
+            if self._waiting[done.index] == 0:
+                self._release(done)
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         place = self._places.get(tensor)
         if place is None:
             return
-        base_tensor, met = place
-        expected = self._base.gradients.get(base_tensor)
-        if expected is None:
+        expected = self._base_gradient(place.base)
+        if expected is not None:
+            tolerance = self._tolerance
+            if tolerance.mode == "auto":  # what cancels is as uncertain as what it was summed from
+                tolerance = replace(tolerance, atol=NOISE_OF_SUMS * self._gradient_scale)
+            outcome = self._values_of(expected, gradient, tolerance)
+            if outcome.numbers is not None:
+                self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
+            self._gradient_used(place.base, expected)
+        elif place.tracked:
             outcome = _one_sided(gradient, "raw")
         else:
-            outcome = self._values_of(expected, gradient)
-            self._gradient_used(base_tensor, expected)
-        self._put("backward", met.role, met, outcome)
+            return  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
+        self._comparisons.append(replace(place.met, phase="backward", outcome=outcome))
+
+    def _base_gradient(self, tensor: int) -> Value | None:
+        if tensor in self._pairing.derived:
+            return self._pairing.derived[tensor](self._base.gradients)
+        return self._base.gradients.get(tensor)
 
     def finish(self, raw: StepTrace) -> StepComparison:
         """What backward left out on one side, and the whole step."""
-        raw_of = dict(self._places.values())
+        places = {place.base: place for place in self._places.values()}
         for tensor, gradient in self._base.gradients.items():
-            met = raw_of.get(tensor)
-            if met is not None and tensor not in self._gradients_met:
-                self._put("backward", met.role, met, _one_sided(gradient, "base"))
+            place = places.get(tensor)
+            if place is not None and place.tracked and tensor not in self._gradients_met and raw.ran_backward:
+                outcome = _one_sided(gradient, "base")
+                self._comparisons.append(replace(place.met, phase="backward", outcome=outcome))
+        self._judge_lone_outputs()
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
         return StepComparison(raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched)
 
@@ -97,10 +132,12 @@ class SideBySide:
             key = (one.tensor, other.tensor)
             outcome = self._outcomes.get(key)
             if outcome is None:
-                outcome = self._outcomes[key] = self._values_of(one.value, other.value)
+                outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._tolerance)
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             self._comparisons.append(comparison)
-            self._places.setdefault(other.tensor, (one.tensor, comparison))
+            self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
+        if role == "output":
+            self._kinds[(base.kind, raw.kind)] += 1
         if not base_alone and not raw_alone:
             return
         # One tensor passed as query, key and value is compared once, however many names it has on one side.
@@ -111,20 +148,35 @@ class SideBySide:
                     self._lone_slot(role, base, raw, side, slot)
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
-        """A module that returns more than its partner differs; a framework's own layer merely returns more."""
         facts = f"{slot.value.dtype}{list(slot.value.shape)}"
         text = f"{role} {slot.name!r} ({facts}) exists in {side} only"
         if role == "input" or self._base_tree.nodes[base.node].atomic:
             call = base if side == "base" else raw
             self._unmatched.append(Unmatched(side, call.path, call.kind, text))  # type: ignore[arg-type]
-            return
-        self._comparisons.append(self._comparison("forward", role, base, raw, slot.name, missing(text), -1))
+        else:
+            self._lone_outputs.append(
+                (side, self._comparison("forward", role, base, raw, slot.name, missing(text), -1))
+            )
 
-    def _values_of(self, base: Value, raw: Value) -> Outcome:
+    def _judge_lone_outputs(self) -> None:
+        """One block that returns more than its likes do differs; a class that always returns more merely does so."""
+        lone = Counter({(c.base_kind, c.raw_kind, c.raw_call) for _, c in self._lone_outputs})
+        calls = Counter((base_kind, raw_kind) for base_kind, raw_kind, _ in lone)
+        for side, comparison in self._lone_outputs:
+            kinds = (comparison.base_kind, comparison.raw_kind)
+            always = calls[kinds] == self._kinds[kinds]
+            if always and (self._kinds[kinds] > 1 or not self._twins):
+                path = comparison.base_path if side == "base" else comparison.raw_path
+                kind = comparison.base_kind if side == "base" else comparison.raw_kind
+                self._unmatched.append(Unmatched(side, path, kind, comparison.outcome.message))  # type: ignore[arg-type]
+            else:
+                self._comparisons.append(comparison)
+
+    def _values_of(self, base: Value, raw: Value, tolerance: Tolerance) -> Outcome:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
-        return compare_arrays(base.numpy(), raw.numpy(), self._tolerance)
+        return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance)
 
     def _comparison(
         self, phase: Phase, role: Role, base: Call, raw: Call, name: str, outcome: Outcome, tensor: int
@@ -144,30 +196,12 @@ class SideBySide:
             tensor,
         )
 
-    def _put(self, phase: Phase, role: Role, met: Comparison, outcome: Outcome) -> None:
-        self._comparisons.append(
-            Comparison(
-                phase,
-                met.step,
-                role,
-                met.base_path,
-                met.raw_path,
-                met.base_kind,
-                met.raw_kind,
-                met.name,
-                outcome,
-                met.base_call,
-                met.raw_call,
-                met.tensor,
-            )
-        )
-
     # --- letting go
 
     def _gradient_used(self, tensor: int, gradient: Value) -> None:
         """Several tensors of raw may stand for one of base (a dropout that returns a copy): the last one lets go."""
         if not self._gradient_uses:
-            self._gradient_uses.update(base for base, _ in self._places.values())
+            self._gradient_uses.update(place.base for place in self._places.values())
         self._gradients_met.add(tensor)
         self._gradient_uses[tensor] -= 1
         if self._gradient_uses[tensor] <= 0:

@@ -294,8 +294,9 @@ def test_layer_map_in_either_order(order: str, kind: Any, torch_first: bool) -> 
     assert (layer.first.weight.numpy() == module.a.weight.detach().numpy().T).all()
 
 
-def test_without_the_map_that_pair_differs() -> None:
-    assert auto_diff(*swapped_pair(), INPUTS["numpy on both sides"], atol=1e-4) is False
+def test_without_the_map_that_pair_is_found_by_the_order_of_use() -> None:
+    assert auto_diff(*swapped_pair(), INPUTS["numpy on both sides"], atol=1e-4) is True
+    assert assign_weight(*swapped_pair()) is True
 
 
 @pytest.mark.parametrize("nothing", [None, {}, LayerMap()])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from padiff import add_special_init, assign_weight, auto_diff
-from padiff.autodiff import special_init
+from padiff.weights import special as special_init
 from padiff.errors import ArgumentError
 from tests.autodiff.conftest import Log
 from tests.autodiff.models import SimpleLayer, SimpleModule

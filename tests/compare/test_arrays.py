@@ -152,7 +152,7 @@ def test_the_largest_numbers_are_finite(dtype, tolerance):
     assert compare_arrays(mask, -mask, tolerance).reason == "values"
 
 
-@pytest.mark.parametrize(("dtype", "tiny"), [(np.float32, 1e-30), (np.float64, 1e-200), (np.float32, 1e-42)])
+@pytest.mark.parametrize(("dtype", "tiny"), [(np.float32, 1e-30), (np.float64, 1e-200), (np.float32, 1e-41)])
 def test_tiny_numbers_are_not_lost(dtype, tiny):
     base = np.full(100, tiny, dtype)
     found = compare_arrays(base, base * dtype(2), AUTO)
@@ -213,7 +213,7 @@ MESSAGES = [
     (STRICT, "1 of 4 values differ, largest absolute difference 5.0e-01 at [1, 0] (base 2.0, raw 2.5), "
      "allowed 2.0e-05 there (strict, rtol=1e-05, atol=1e-08)"),
     (AUTO, "1 of 4 values differ, largest absolute difference 5.0e-01 at [1, 0] (base 2.0, raw 2.5), "
-     "rms error 2.5e-01, allowed 7.2e-05 (auto)"),
+     "rms error 2.5e-01, allowed 1.4e-04 (auto)"),
 ]  # fmt: skip
 
 

@@ -68,9 +68,9 @@ def test_round_up_of_nothing_is_nothing():
 @pytest.mark.parametrize(
     ("dtype", "relative"),
     [
-        (np.float32, 400 * 2.0**-23),
-        (np.float64, 400 * 2.0**-52),
-        (np.complex64, 400 * 2.0**-23),
+        (np.float32, 800 * 2.0**-23),
+        (np.float64, 40000 * 2.0**-52),
+        (np.complex64, 800 * 2.0**-23),
         (np.float16, 30 * 2.0**-10),
         (ml_dtypes.bfloat16, 30 * 2.0**-7),
         (ml_dtypes.float8_e4m3fn, 2 * 2.0**-3),

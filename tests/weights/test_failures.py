@@ -12,9 +12,9 @@ import paddle
 import pytest
 import torch
 
-from padiff.autodiff import special_init
-from padiff.autodiff.special_init import add_special_init
+from padiff.weights import special as special_init
 from padiff.weights.dtypes import loses, narrows
+from padiff.weights.special import add_special_init
 from tests.weights.models import (
     DIRECTIONS,
     FRAMEWORKS,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from padiff.records import Call, ModulePairs, ModuleTree, Unmatched
+from padiff.align.derived import Cut, Joined
+from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Unmatched, Value
+
+Derive = Callable[[Mapping[int, Value]], Value | None]
 
 
 class CallPairing:
@@ -17,11 +22,50 @@ class CallPairing:
         self._base_of = _by_identity(base, raw, modules)
         self._base_calls = {(call.node, call.occurrence): call for call in base_calls}
         self._calls = base_calls
+        self._group_of = {node: group for group in modules.groups for node in group.raw}
+        self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
+        self.derived: dict[int, Derive] = {}
+        """Number of a tensor made of base's tensors to how it is made, given what holds their values."""
 
     def base_call(self, raw: Call) -> Call | None:
-        """The call of base that corresponds to a call of raw."""
+        """The call of base that corresponds to a call of raw; for a group, one made up of the group's."""
+        group = self._group_of.get(raw.node)
+        if group is not None:
+            return self._of_group(group, raw)
         node = self._base_of.get(raw.node)
         return None if node is None else self._base_calls.get((node, raw.occurrence))
+
+    def dealt_with(self, raw: Call) -> list[Call]:
+        """Calls of base that no later call of raw will be held against, once this one has been."""
+        group = self._group_of.get(raw.node)
+        if group is None:
+            base = self.base_call(raw)
+            return [] if base is None else [base]
+        if len(group.base) == 1 and raw.node != group.raw[-1]:
+            return []
+        found = [self._base_calls.get((node, raw.occurrence)) for node in group.base]
+        return [call for call in found if call is not None]
+
+    def _of_group(self, group: Group, raw: Call) -> Call | None:
+        found = [self._base_calls.get((node, raw.occurrence)) for node in group.base]
+        calls = [call for call in found if call is not None and len(call.outputs) == 1]
+        if len(calls) < len(group.base):
+            return None
+        number = -1 - len(self.derived)
+        outputs = [call.outputs[0] for call in calls]
+        if len(calls) > 1:
+            self.derived[number] = partial(_joined, tuple(slot.tensor for slot in outputs))
+        else:
+            place = group.raw.index(raw.node)
+            start = sum(group.sizes[:place])
+            self.derived[number] = partial(_cut, outputs[0].tensor, start, start + group.sizes[place])
+        values = {slot.tensor: slot.value for slot in outputs}
+        value = self.derived[number](values)
+        if value is None:
+            return None
+        tracked = all(slot.tracked for slot in outputs)
+        path = " + ".join(call.path for call in calls)
+        return replace(calls[0], path=path, outputs=(Slot(outputs[0].name, number, value, tracked),))
 
     def unmatched(self, raw_calls: Sequence[Call]) -> tuple[Unmatched, ...]:
         """Calls without partner on either side, in order, each with the reason."""
@@ -35,6 +79,8 @@ class CallPairing:
             units = self._units(side, partner_of)
             for call in calls:
                 partner = partner_of.get(call.node)
+                if call.node in self._grouped[side]:
+                    continue
                 if partner is not None and call.occurrence < counts[other][partner]:
                     continue
                 if units[call.node]:
@@ -59,6 +105,15 @@ class CallPairing:
                 unit = parent.atomic and parent.index in partner_of
                 found.append(found[parent.index] or (parent.path if unit else ""))
         return found
+
+
+def _joined(tensors: tuple[int, ...], values: Mapping[int, Value]) -> Value | None:
+    held = [values[tensor] for tensor in tensors if tensor in values]
+    return Joined(held) if len(held) == len(tensors) else None
+
+
+def _cut(tensor: int, start: int, stop: int, values: Mapping[int, Value]) -> Value | None:
+    return Cut(values[tensor], start, stop) if tensor in values else None
 
 
 def _times(count: int) -> str:

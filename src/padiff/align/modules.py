@@ -19,18 +19,27 @@ from dataclasses import replace
 from padiff.align.likeness import Sizes, inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
 from padiff.align.nodes import alone, chains, contents, leaves, left_out
 from padiff.align.sequences import align_sequences
-from padiff.records import ModuleNode, ModulePairs, ModuleTree, Rules
+from padiff.records import Anchors, ModuleNode, ModulePairs, ModuleTree, Rules
 
 Nodes = Sequence[ModuleNode]
 
 
-def pair_modules(base: ModuleTree, raw: ModuleTree, rules: Rules | None = None, *, inside: bool = False) -> ModulePairs:
+def pair_modules(
+    base: ModuleTree,
+    raw: ModuleTree,
+    rules: Rules | None = None,
+    *,
+    inside: bool = False,
+    anchors: Anchors | None = None,
+) -> ModulePairs:
     """Pair the modules of two models; what has no partner is listed.
 
     Modules that a rule pairs are units, and what is below them is left alone; with ``inside`` it is paired as
     well, each unit for itself: weights have to go somewhere.
     """
     rules = rules or Rules()
+    if anchors is not None:
+        return _anchored(base, raw, rules, anchors)
     if _identify(raw) < _identify(base):  # ties are broken by who comes first: not by who is base
         found = pair_modules(raw, base, _swapped(rules), inside=inside)
         pairs = tuple(sorted((base_index, raw_index) for raw_index, base_index in found.pairs))
@@ -43,9 +52,24 @@ def pair_modules(base: ModuleTree, raw: ModuleTree, rules: Rules | None = None, 
     return pairing.result()
 
 
+def _anchored(base: ModuleTree, raw: ModuleTree, rules: Rules, anchors: Anchors) -> ModulePairs:
+    """Pair what the tensors have not paired: by content, and in the order of calls."""
+    pairing = _Pairing(base, raw, rules, anchors)
+    pairing.by_rules(inside=False)
+    for base_index, raw_index in anchors.pairs:
+        if base_index not in pairing.base_out and raw_index not in pairing.raw_out:
+            pairing.put(base.nodes[base_index], raw.nodes[raw_index])
+    pairing.by_content()
+    pairing.by_calls()
+    pairing.by_content()
+    pairing.by_parents()
+    return replace(pairing.result(), groups=anchors.groups)
+
+
 class _Pairing:
-    def __init__(self, base: ModuleTree, raw: ModuleTree, rules: Rules) -> None:
+    def __init__(self, base: ModuleTree, raw: ModuleTree, rules: Rules, anchors: Anchors | None = None) -> None:
         self.base, self.raw, self.rules = base, raw, rules
+        self.anchors = anchors or Anchors()
         self.partner: dict[int, int] = {}
         self.taken: dict[int, int] = {}
         self.base_out = left_out(base, rules.base_skip, rules.skip_parameterless)
@@ -73,6 +97,12 @@ class _Pairing:
     # --- rules
 
     def by_rules(self, inside: bool) -> None:
+        for base_kind, raw_kind in sorted(self.rules.alike):
+            left = [node for node in self.base.nodes if node.kind == base_kind]
+            right = [node for node in self.raw.nodes if node.kind == raw_kind]
+            if len(left) == len(right):
+                for one, other in zip(left, right, strict=True):
+                    self.put(one, other)
         base_paths, raw_paths = self.base.by_path(), self.raw.by_path()
         units: list[tuple[set[int], set[int]]] = []
         for base_path, raw_path in self.rules.pairs:
@@ -97,7 +127,17 @@ class _Pairing:
         self._pair_leaves(*self._leaves())
 
     def _leaves(self) -> tuple[list[ModuleNode], list[ModuleNode]]:
-        return leaves(self.base, self.base_out, self.partner), leaves(self.raw, self.raw_out, self.taken)
+        return (
+            leaves(self.base, self.base_out, self.partner, self.anchors.base_order),
+            leaves(self.raw, self.raw_out, self.taken, self.anchors.raw_order),
+        )
+
+    def by_calls(self) -> None:
+        """Leaves without tensors, between the paired leaves they are called between."""
+        base = leaves(self.base, self.base_out, (), self.anchors.base_order)
+        raw = leaves(self.raw, self.raw_out, (), self.anchors.raw_order)
+        for left, right in self._gaps(base, raw):
+            self._in_order(*self._open(left, right, with_parameters=False))
 
     def _pair_leaves(self, base: Nodes, raw: Nodes) -> None:
         self._equal_paths(base, raw)
@@ -193,8 +233,8 @@ class _Pairing:
 
     def by_content(self) -> None:
         """Inner modules that hold the same paired leaves; several on one branch, from the outside in."""
-        base_sets = contents(self.base, {index: index for index in self.partner})
-        raw_sets = contents(self.raw, self.taken)
+        base_sets = contents(self.base, {**{index: index for index in self.partner}, **self.anchors.base_holds})
+        raw_sets = contents(self.raw, {**self.taken, **self.anchors.raw_holds})
         base_chains = chains(self.base, base_sets, self.partner, self.base_out)
         raw_chains = chains(self.raw, raw_sets, self.taken, self.raw_out)
         self.put(self.base.nodes[0], self.raw.nodes[0])
@@ -238,6 +278,7 @@ def _swapped(rules: Rules) -> Rules:
     return replace(
         rules,
         pairs=tuple((raw, base) for base, raw in rules.pairs),
+        alike=frozenset((raw, base) for base, raw in rules.alike),
         base_skip=rules.raw_skip,
         raw_skip=rules.base_skip,
     )

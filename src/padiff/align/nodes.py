@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from padiff.records import ModuleNode, ModuleTree
 
@@ -19,8 +19,10 @@ def left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) -> 
     return out
 
 
-def leaves(tree: ModuleTree, out: Collection[int], done: Collection[int]) -> list[ModuleNode]:
-    """Nodes without children that count, and layers matched as one thing, in definition order."""
+def leaves(
+    tree: ModuleTree, out: Collection[int], done: Collection[int], order: Mapping[int, int] | None = None
+) -> list[ModuleNode]:
+    """Nodes without children that count, and layers matched as one thing, in the order given, else of definition."""
     found: list[ModuleNode] = []
     hidden: set[int] = set()
     for node in tree.nodes:
@@ -33,15 +35,18 @@ def leaves(tree: ModuleTree, out: Collection[int], done: Collection[int]) -> lis
             hidden.add(node.index)
         if (node.atomic or not node.children) and node.index not in done:
             found.append(node)
+    if order:
+        found.sort(key=lambda node: (order.get(node.index, len(tree.nodes) * 1000), node.index))
     return found
 
 
-def contents(tree: ModuleTree, labels: dict[int, int]) -> list[tuple[int, int]]:
-    """Per node how many paired leaves lie below it and a sum that tells sets of them apart."""
-    found = [
-        (1, hash((label, 1)) & 0xFFFFFFFFFFFF) if (label := labels.get(n.index)) is not None else (0, 0)
-        for n in tree.nodes
-    ]
+def contents(tree: ModuleTree, labels: Mapping[int, Hashable | tuple[Hashable, ...]]) -> list[tuple[int, int]]:
+    """Per node how many things known on both sides lie below it and a sum that tells sets of them apart."""
+    found = []
+    for node in tree.nodes:
+        label = labels.get(node.index, ())
+        held = label if isinstance(label, tuple) else (label,)
+        found.append((len(held), sum(hash((one, 1)) & 0xFFFFFFFFFFFF for one in held)))
     for node in reversed(tree.nodes):
         if node.parent >= 0:
             count, total = found[node.parent]

@@ -11,6 +11,8 @@ def pair_slots(base: Sequence[Slot], raw: Sequence[Slot]) -> tuple[list[tuple[Sl
     """Pairs, and what is alone in base and in raw: by name where names agree, else in order, equal shapes first."""
     if len(base) == 1 and len(raw) == 1:
         return [(base[0], raw[0])], [], []
+    if len(base) != len(raw):  # a cell may return its state twice: (h, (h, c)) is (h, c)
+        base, raw = _once(base), _once(raw)
     names = {slot.name: slot for slot in raw}
     if len(base) == len(raw) and all(slot.name in names for slot in base):
         return [(slot, names[slot.name]) for slot in base], [], []
@@ -30,6 +32,11 @@ def pair_slots(base: Sequence[Slot], raw: Sequence[Slot]) -> tuple[list[tuple[Sl
         left.remove(slot)
         right.remove(other)
     return pairs, left, right
+
+
+def _once(slots: Sequence[Slot]) -> list[Slot]:
+    """Each tensor under its first name."""
+    return list({slot.tensor: slot for slot in reversed(slots)}.values())[::-1]
 
 
 def _name_and_shape(base: Slot, raw: Slot) -> bool:

@@ -3,5 +3,5 @@
 from padiff.autodiff.auto_diff import auto_diff as auto_diff
 from padiff.autodiff.dataloader import check_dataloader as check_dataloader
 from padiff.autodiff.layer_map import LayerMap as LayerMap
-from padiff.autodiff.special_init import add_special_init as add_special_init
 from padiff.autodiff.weights import assign_weight as assign_weight
+from padiff.weights.special import add_special_init as add_special_init

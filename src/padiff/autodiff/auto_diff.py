@@ -10,11 +10,10 @@ from padiff.autodiff.failure import explain
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say
 from padiff.autodiff.options import Options, read_call
-from padiff.autodiff.special_init import find_special_init
-from padiff.autodiff.weights import carry_out, plan_for, roles_line, say_left_out
+from padiff.autodiff.weights import carry_out, roles_line, say_left_out
 from padiff.capture.session import check_arguments
 from padiff.inputs import fresh_arguments, pair_of_dicts
-from padiff.pipeline import Job, run_job
+from padiff.pipeline import Job, match, run_job
 from padiff.records import StepComparison
 
 COMPARED = {
@@ -40,14 +39,15 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     _say_options(options)
     if swapped:
         say("inputs: each set holds tensors of the other model's framework, so the two are used swapped")
-    plan = plan_for(job.base, job.raw, layer_map.rules(job.base, job.raw))
+    matching = match(job, run=True)
+    plan = matching.plan
     if not options.auto_init:
         say(roles_line(job.base, job.raw, "no weights were overwritten (auto_init is False)"))
         say_left_out(plan)
     elif not carry_out(job.base, job.raw, job.rules, plan):
         say("FAILED !!!")
         return False
-    result = run_job(job, plan, copied=options.auto_init, on_step=_say_step)
+    result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
     explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
@@ -73,7 +73,6 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         backward=options.diff_phase == "both",
         tolerance=options.tolerance,
         rules=layer_map.rules(base, raw, skip_parameterless=skip),
-        special=find_special_init,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)

@@ -69,8 +69,9 @@ def _beside_others(step: StepComparison, gradient: Comparison, raw: ModuleTree) 
         and c.outcome.numbers is not None
         and (c.agrees or c.outcome.suggestion is not None)
     ]
-    node = raw.by_path().get(gradient.raw_path)
-    spec = next((spec for spec in node.parameters if spec.name == gradient.name), None) if node else None
+    owner, _, name = ".".join(part for part in (gradient.raw_path, gradient.name) if part).rpartition(".")
+    node = raw.by_path().get(owner)
+    spec = next((spec for spec in node.parameters if spec.name == name), None) if node else None
     if numbers is None or spec is None or not others:
         return False
     return numbers.max_abs <= rounding_bound(kind_of(np.dtype(spec.dtype)), max(others))

@@ -9,11 +9,10 @@ from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.options import refuse_option
 from padiff.autodiff.roles import PLACES, take_models
-from padiff.autodiff.special_init import find_special_init
 from padiff.autodiff.trees import around, draw, route, titled
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
-from padiff.pipeline import Job, copy_weights, plan_of
+from padiff.pipeline import Job, copy_weights, match
 from padiff.records import ModuleTree, Rules, WeightPlan, WeightProblem
 
 ARGUMENTS = ("base_model", "raw_model", "layer_map")
@@ -59,7 +58,7 @@ def fill(base: LiveTree, raw: LiveTree, layer_map: LayerMap) -> bool:
 
 
 def plan_for(base: LiveTree, raw: LiveTree, rules: Rules) -> WeightPlan:
-    return plan_of(_job(base, raw, rules))
+    return match(_job(base, raw, rules), run=False).plan
 
 
 def carry_out(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> bool:
@@ -93,6 +92,9 @@ def say_left_out(plan: WeightPlan) -> None:
     """Without a copy a plan that does not stand is no obstacle, but its parameters cannot be compared."""
     for problem in plan.problems:
         say(*wrapped(f"weights and grads not compared: {problem.message}", after=INDENT))
+    for one in plan.unmatched:
+        if one.kind == "parameter":
+            say(*wrapped(f"weights and grads not compared: {one}", after=INDENT))
 
 
 def _filled(plan: WeightPlan) -> str:
@@ -137,4 +139,4 @@ def _job(base: LiveTree, raw: LiveTree, rules: Rules) -> Job:
     def nothing() -> Any:
         raise AssertionError("copying weights runs no model")
 
-    return Job(base=base, raw=raw, arguments=nothing, rules=rules, special=find_special_init)
+    return Job(base=base, raw=raw, arguments=nothing, rules=rules)

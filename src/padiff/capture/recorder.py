@@ -47,7 +47,7 @@ class _Open:
 
 
 class Recorder:
-    """Records one step of one model. With ``keep`` off, holds no tensor longer than its caller could."""
+    """Records one step of one model. With an observer, no tensor is held longer than it may be asked for."""
 
     def __init__(
         self,
@@ -55,7 +55,6 @@ class Recorder:
         *,
         gradients: bool,
         observer: Observer | None = None,
-        keep: bool = True,
     ) -> None:
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
@@ -64,7 +63,6 @@ class Recorder:
         self._node_of = live.node_of()
         self._want_gradients = gradients
         self._observer = observer
-        self._keep = keep
         self._open: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
         self._entered = 0
         self._occurrences: Counter[int] = Counter()
@@ -74,6 +72,7 @@ class Recorder:
         self._by_storage: dict[int, list[tuple[tuple[int, int], Held]]] = {}
         self._handles: list[Handle] = []
         self._raised: str | None = None
+        self._taking = False
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
         self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
@@ -83,11 +82,19 @@ class Recorder:
         """Hooks on the modules of ``nodes``; off again afterwards, whatever happens."""
         modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
         with ExitStack() as stack:
-            stack.callback(self._finish)
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
             stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             yield
+
+    @contextmanager
+    def taking_gradients(self) -> Iterator[None]:
+        """Gradients count in here only: a forward or a loss may run backward passes of its own."""
+        self._taking = True
+        try:
+            yield
+        finally:
+            self._taking = False
 
     def raised_in(self) -> str | None:
         """After an exception, the path of the innermost module it left; None when none had begun."""
@@ -142,7 +149,7 @@ class Recorder:
 
     def _hand_over(self, opened: _Open, parent: _Open, call: Call) -> None:
         """What the call returns now belongs to its parent; the rest nobody will see again."""
-        if self._keep:
+        if self._observer is None:
             return
         returned = {id(slot.value) for slot in call.outputs}
         for key, held in opened.owned:
@@ -165,6 +172,8 @@ class Recorder:
             held.secure()
 
     def _on_gradient(self, number: int, gradient: Any) -> None:
+        if not self._taking:
+            return
         held = Held(self._adapter, gradient)
         if self._observer is not None:
             self._observer.on_gradient(number, held)
@@ -190,7 +199,7 @@ class Recorder:
         known = self._known.get(key)
         if known is None:
             known = self._first_sight(key, tensor)
-        return Slot(name, known[0], known[1])
+        return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
 
     def _first_sight(self, key: tuple[int, int], tensor: Any) -> tuple[int, Held]:
         held = Held(self._adapter, tensor)
@@ -205,7 +214,8 @@ class Recorder:
                 self._handles.append(handle)
         return number, held
 
-    def _finish(self) -> None:
+    def close(self) -> None:
+        """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from padiff.capture.held import Held
@@ -15,6 +15,8 @@ from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, StepTrace, Value
+
+Loss = Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Session:
     def __init__(self, live: LiveTree, side: str, nodes: frozenset[int]) -> None:
         self.live = live
         self.side = side
-        self._nodes = nodes
+        self.nodes = nodes
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
@@ -45,43 +47,29 @@ class Session:
             yield
 
     def run(
-        self,
-        step: int,
-        arguments: Arguments,
-        *,
-        loss_fn: Callable[[Any], Any] | None,
-        backward: bool,
-        observer: Observer | None = None,
-        keep: bool = True,
+        self, step: int, arguments: Arguments, *, loss_fn: Loss, backward: bool, observer: Observer | None = None
     ) -> StepTrace:
-        """Forward, loss and, on request, backward of one step."""
-        adapter = self.live.adapter
-        backward = backward and adapter.grad_enabled()
-        recorder = Recorder(self.live, gradients=backward, observer=observer, keep=keep)
-        restore_random_state(adapter, self._randomness)
-        with spared_collector(), recorder.attached(self._nodes):
-            output = self._forward(recorder, step, arguments)
-            loss = self._loss(step, output, loss_fn, wanted=backward)
-            held_loss = None if loss is None else Held(adapter, loss)
-            if loss is not None and backward and adapter.requires_grad(loss):
-                with self._explained(step, "in backward"):
-                    adapter.backward(loss)
-            del output, loss
-        self._randomness = random_state(adapter)
-        if held_loss is not None:
-            held_loss.detach()
-        self._calls = tuple(recorder.calls)
-        return StepTrace(
-            step=step,
-            calls=self._calls,
-            gradients=recorder.gradients,
-            loss=held_loss,
-            parameter_gradients=self._parameter_gradients() if backward else {},
-        )
+        """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told."""
+        running = Step(self, step, arguments, loss_fn, backward and self.live.adapter.grad_enabled(), observer)
+        try:
+            running.forward()
+            return running.backward()
+        finally:
+            running.close()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """The model draws its random numbers from where it left off, whatever ran in between."""
+        restore_random_state(self.live.adapter, self._randomness)
+        yield
+        self._randomness = random_state(self.live.adapter)
+
+    def saw(self, calls: tuple[Call, ...]) -> None:
+        self._calls = calls
 
     def optimize(self, step: int, optimizer: Any) -> None:
         """One optimizer step, gradients cleared; a callable does both itself."""
-        with self._explained(step, "in the optimizer"):
+        with self.explained(step, "in the optimizer"):
             if self.live.adapter.is_optimizer(optimizer):
                 self.live.adapter.step(optimizer)
             else:
@@ -100,58 +88,107 @@ class Session:
         assert self._statistics is not None
         return self._statistics.after_step(self._calls)
 
-    def _parameter_gradients(self) -> dict[str, Value | None]:
-        adapter = self.live.adapter
-        found: dict[str, Value | None] = {}
-        for path, parameter in self.live.parameters().items():
-            gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else Held(adapter, gradient)
-        return found
-
-    def _forward(self, recorder: Recorder, step: int, arguments: Arguments) -> Any:
-        try:
-            return call_model(self.live.model, arguments.args, dict(arguments.kwargs))
-        except Exception as error:
-            path = recorder.raised_in()
-            where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
-            _note(error, f"padiff: raised by the {self._who()} {where}, forward of step {step}")
-            raise
-
-    def _loss(self, step: int, output: Any, loss_fn: Callable[[Any], Any] | None, *, wanted: bool) -> Any:
-        adapter = self.live.adapter
-        if loss_fn is None:
-            if not wanted:
-                return None
-            floating = [t for _, t in adapter.flatten(output) if adapter.dtype(t).startswith(("float", "bfloat"))]
-            return adapter.mean_loss(floating) if floating else None
-        with self._explained(step, "in the loss function"):
-            loss = loss_fn(output)
-        if not adapter.is_tensor(loss):
-            raise ArgumentError(
-                f"loss_fns: the loss of the {self._who()} returned {type(loss).__name__}, expected one {adapter.name} "
-                "tensor holding a single number",
-                "return the loss itself, e.g. lambda out: criterion(out, label)",
-            )
-        if any(size != 1 for size in adapter.shape(loss)):
-            raise ArgumentError(
-                f"loss_fns: the loss of the {self._who()} returned a tensor of shape {list(adapter.shape(loss))}, "
-                "expected a scalar",
-                "reduce it, e.g. with .mean()",
-            )
-        return loss
+    def who(self) -> str:
+        return f"{self.side} model {self.live.tree.name} ({self.live.adapter.name})"
 
     @contextmanager
-    def _explained(self, step: int, where: str) -> Iterator[None]:
+    def explained(self, step: int, where: str) -> Iterator[None]:
         try:
             yield
         except ArgumentError:
             raise
         except Exception as error:
-            _note(error, f"padiff: raised by the {self._who()} {where}, step {step}")
+            _note(error, f"padiff: raised by the {self.who()} {where}, step {step}")
             raise
 
-    def _who(self) -> str:
-        return f"{self.side} model {self.live.tree.name} ({self.live.adapter.name})"
+
+class Step:
+    """One step of one model, while it is under way."""
+
+    def __init__(
+        self,
+        session: Session,
+        step: int,
+        arguments: Arguments,
+        loss_fn: Loss,
+        backward: bool,
+        observer: Observer | None,
+    ) -> None:
+        self._session, self._step, self._arguments = session, step, arguments
+        self._loss_fn, self._backward = loss_fn, backward
+        self._recorder = Recorder(session.live, gradients=backward, observer=observer)
+        self._loss: Any = None
+        self._trace: StepTrace | None = None
+
+    def forward(self) -> None:
+        """Run the model and its loss."""
+        session, adapter = self._session, self._session.live.adapter
+        with spared_collector(), session.drawing(), self._recorder.attached(session.nodes):
+            output = self._call()
+            self._loss = self._loss_of(output)
+        held = None if self._loss is None else Held(adapter, self._loss)
+        calls = tuple(self._recorder.calls)
+        session.saw(calls)
+        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {})
+
+    def backward(self) -> StepTrace:
+        """Run backward where it was asked for, and read the parameters' gradients."""
+        assert self._trace is not None
+        adapter = self._session.live.adapter
+        loss, self._loss = self._loss, None
+        if not self._backward:
+            return self._trace
+        ran = loss is not None and adapter.requires_grad(loss)
+        if ran:
+            with (
+                spared_collector(),
+                self._session.explained(self._step, "in backward"),
+                self._recorder.taking_gradients(),
+            ):
+                adapter.backward(loss)
+        found: dict[str, Value | None] = {}
+        for path, parameter in self._session.live.parameters().items():
+            gradient = adapter.gradient(parameter)
+            found[path] = None if gradient is None else Held(adapter, gradient)
+        return replace(self._trace, parameter_gradients=found, ran_backward=ran)
+
+    def close(self) -> None:
+        self._loss = None
+        self._recorder.close()
+        if self._trace is not None and isinstance(self._trace.loss, Held):
+            self._trace.loss.detach()
+
+    def _call(self) -> Any:
+        try:
+            return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
+        except Exception as error:
+            path = self._recorder.raised_in()
+            where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
+            _note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
+            raise
+
+    def _loss_of(self, output: Any) -> Any:
+        adapter, who = self._session.live.adapter, self._session.who()
+        if self._loss_fn is None:
+            if not self._backward:
+                return None
+            floating = [t for _, t in adapter.flatten(output) if adapter.dtype(t).startswith(("float", "bfloat"))]
+            return adapter.mean_loss(floating) if floating else None
+        with self._session.explained(self._step, "in the loss function"):
+            loss = self._loss_fn(output)
+        if not adapter.is_tensor(loss):
+            raise ArgumentError(
+                f"loss_fns: the loss of the {who} returned {type(loss).__name__}, expected one {adapter.name} "
+                "tensor holding a single number",
+                "return the loss itself, e.g. lambda out: criterion(out, label)",
+            )
+        if any(size != 1 for size in adapter.shape(loss)):
+            raise ArgumentError(
+                f"loss_fns: the loss of the {who} returned a tensor of shape {list(adapter.shape(loss))}, "
+                "expected a scalar",
+                "reduce it, e.g. with .mean()",
+            )
+        return loss
 
 
 def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:

@@ -32,8 +32,8 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
     adapter = live.adapter
     randomness = random_state(adapter)
     training = [adapter.is_training(module) for module in live.modules]
-    gradients = [(p, adapter.gradient(p)) for p in live.parameters().values()]
-    saved = [(b, adapter.clone(b)) for b in live.buffers().values()] if buffers else []
+    gradients = [(p, _copy(adapter, adapter.gradient(p))) for p in live.parameters().values()]
+    saved = _saved_buffers(live) if buffers else []
     for parameter, _ in gradients:
         adapter.set_gradient(parameter, None)
     try:
@@ -44,8 +44,10 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
             adapter.set_training(module, flag)
         for parameter, gradient in gradients:
             adapter.set_gradient(parameter, gradient)
-        for buffer, value in saved:
+        for module, name, buffer, value in saved:
             adapter.assign(buffer, adapter.to_numpy(value))
+            if getattr(module, name, None) is not buffer:  # ``self.count = self.count + 1`` put another in its place
+                setattr(module, name, buffer)
 
 
 @contextmanager
@@ -62,3 +64,16 @@ def spared_collector() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:
+    """paddle frees the memory of a gradient that is taken off its parameter."""
+    return None if gradient is None else adapter.clone(gradient)
+
+
+def _saved_buffers(live: LiveTree) -> list[tuple[Any, str, Any, Any]]:
+    """(module, name, buffer, copy) of every buffer."""
+    found = []
+    for module in {id(module): module for module in live.modules}.values():
+        found += [(module, name, b, live.adapter.clone(b)) for name, b in live.adapter.own_buffers(module)]
+    return found

@@ -10,10 +10,10 @@ from padiff.errors import ArgumentError
 from padiff.records import Tolerance
 
 AUTO_FACTORS: dict[str, float] = {
-    "float64": 400.0,
-    "float32": 400.0,
-    "complex128": 400.0,
-    "complex64": 400.0,
+    "float64": 40000.0,
+    "float32": 800.0,
+    "complex128": 40000.0,
+    "complex64": 800.0,
     "float16": 30.0,
     "bfloat16": 30.0,
 }

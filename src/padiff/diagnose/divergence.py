@@ -150,9 +150,46 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
         order[raw.path] = raw.index
     pick: Callable[..., Comparison] = max if phase == "gradient" else min
     wrong = pick(differing, key=lambda c: order.get(c.raw_path, -1))
+    cut = _cut(step) if phase == "gradient" and wrong.outcome.reason == "structure" else None
+    if cut is not None:
+        return _at_call(step, *cut[0], wrong, cut[1])
     stacks = _stacks(step, wrong.raw_path)
     many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {wrong.role}s differ"
     return _divergence(wrong, *stacks, f"{many}; {note}" if note else many)
+
+
+def _cut(step: StepComparison) -> tuple[tuple[Call, Call], str] | None:
+    """Where one side stops following gradients and the other goes on: a detach, a no_grad."""
+    pair_of = {raw.index: (base, raw) for base, raw in step.pairs}
+    made: set[int] = set()
+    """Raw tensors that a call returned without following them: the cut is inside, or before."""
+    for base, raw in sorted(step.pairs, key=lambda pair: pair[1].index):
+        for one, other in zip(base.inputs, raw.inputs, strict=False):
+            if one.tracked != other.tracked and other.tensor not in made and raw.parent in pair_of:
+                side = "raw" if one.tracked else "base"
+                note = f"{side} stops following gradients in the module's own code, before {raw.path}"
+                return pair_of[raw.parent], note
+        for one, other in zip(base.outputs, raw.outputs, strict=False):
+            if one.tracked != other.tracked:
+                if all(a.tracked == b.tracked for a, b in zip(base.inputs, raw.inputs, strict=False)):
+                    side = "raw" if one.tracked else "base"
+                    inner = _cut_inside(step, raw)
+                    return inner or ((base, raw), f"{side} does not follow gradients through it (no_grad, detach)")
+                made.add(other.tensor)
+    return None
+
+
+def _cut_inside(step: StepComparison, raw: Call) -> tuple[tuple[Call, Call], str] | None:
+    """The innermost child whose output is no longer followed although its input is."""
+    for base, child in step.pairs:  # children come before their parents
+        if child.parent != raw.index:
+            continue
+        differs = any(a.tracked != b.tracked for a, b in zip(base.outputs, child.outputs, strict=False))
+        given = all(a.tracked == b.tracked for a, b in zip(base.inputs, child.inputs, strict=False))
+        if differs and given:
+            note = "one side does not follow gradients through it (no_grad, detach)"
+            return _cut_inside(step, child) or ((base, child), note)
+    return None
 
 
 def _stacks(step: StepComparison, raw_path: str) -> tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]:

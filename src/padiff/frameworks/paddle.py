@@ -75,7 +75,7 @@ class PaddleAdapter:
         return tuple(tensor.shape)
 
     def dtype(self, tensor: Any) -> str:
-        return str(tensor.dtype).removeprefix("paddle.")
+        return _dtype_name(tensor.dtype)
 
     def to_numpy(self, tensor: Any) -> Array:
         host = tensor.detach()
@@ -113,6 +113,9 @@ class PaddleAdapter:
         return tensor
 
     def assign(self, tensor: Any, value: Array) -> None:
+        if value.dtype.name == self.dtype(tensor) and value.dtype.isbuiltin:
+            tensor.set_value(value)  # a fifth of the time of going through a tensor (paddle 3.3)
+            return
         source = self.to_native(value)
         with paddle.no_grad():
             tensor.set_value(source.astype(tensor.dtype))
@@ -138,6 +141,9 @@ class PaddleAdapter:
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _watching(about_to_write)
+
+    def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return _reading(read)
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if tensor.stop_gradient:
@@ -219,6 +225,11 @@ class _GradientHandle:
             tensor._remove_grad_hook(self._helper._hook_id)
 
 
+@functools.cache
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("paddle.")
+
+
 def _is_statistic(name: str, parameter: Any) -> bool:
     return name in _STATISTICS and parameter.stop_gradient
 
@@ -246,6 +257,25 @@ def _from_numpy(array: Array) -> Any:
         if array.dtype == numpy_type:
             return paddle.to_tensor(array.view(bits)).view(name)
     return paddle.to_tensor(array)
+
+
+@contextmanager
+def _reading(read: Callable[[Any], None]) -> Iterator[None]:
+    """Parameters and buffers are fetched from a layer by name, which is seen where the layer class looks them up."""
+    original = paddle.nn.Layer.__getattr__
+    thread = threading.get_ident()
+
+    def reporting(layer: Any, name: str) -> Any:
+        value = original(layer, name)
+        if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
+            read(value)
+        return value
+
+    paddle.nn.Layer.__getattr__ = reporting
+    try:
+        yield
+    finally:
+        paddle.nn.Layer.__getattr__ = original
 
 
 # --- seeing writes: paddle has no function modes, so its in-place ops are replaced while somebody watches
@@ -286,6 +316,14 @@ def _patch() -> None:
 
 
 def _replace(owner: Any, name: str, op: Any) -> None:
+    setattr(owner, name, _reporting(op))
+    _patched.append(lambda: setattr(owner, name, op))
+
+
+@functools.cache
+def _reporting(op: Any) -> Callable[..., Any]:
+    """Made once for each op: there are hundreds."""
+
     @functools.wraps(op)
     def reporting(*args: Any, **kwargs: Any) -> Any:
         for watcher in _watchers.__dict__.get("stack", ()):
@@ -294,5 +332,4 @@ def _replace(owner: Any, name: str, op: Any) -> None:
                     watcher(argument)
         return op(*args, **kwargs)
 
-    setattr(owner, name, reporting)
-    _patched.append(lambda: setattr(owner, name, op))
+    return reporting

@@ -114,6 +114,10 @@ class Adapter(Protocol):
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...
 
+    def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
+        """Inside, ``read`` is called with tensors as ops, or modules' own code, take them up."""
+        ...
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         """Have ``callback`` called with the tensor's gradient in backward; None where it will have none."""
         ...

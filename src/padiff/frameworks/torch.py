@@ -135,13 +135,15 @@ class TorchAdapter:
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not _recomputing():
-                enter(module, args, kwargs)
+                with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
+                    enter(module, args, kwargs)
 
         def after(module: Any, args: Any, output: Any) -> None:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
             elif not _recomputing():
-                leave(module, output)
+                with torch._C.DisableTorchFunction():
+                    leave(module, output)
 
         for module in modules:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -150,13 +152,17 @@ class TorchAdapter:
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _watching(about_to_write)
 
+    def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return _ReadWatch(read)
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if not tensor.requires_grad:
             return None
 
         def hook(gradient: Any) -> None:
             if gradient is not None:
-                callback(gradient.detach())
+                with torch._C.DisableTorchFunction():
+                    callback(gradient.detach())
 
         handle: Handle = tensor.register_hook(hook)
         return handle
@@ -260,6 +266,25 @@ class _WriteWatch(TorchFunctionMode):
                 self._about_to_write(tensor)
 
 
+class _ReadWatch(TorchFunctionMode):
+    """Reports the tensors ops are given; asking a tensor for its shape or dtype is no use of it."""
+
+    def __init__(self, read: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") not in _LOOKS:
+            for argument in (*args, *(kwargs or {}).values()):
+                for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
+                    if isinstance(tensor, torch.Tensor):
+                        self._read(tensor)
+        return func(*args, **(kwargs or {}))
+
+
+_LOOKS = frozenset(
+    {"__get__", "size", "dim", "numel", "type", "is_floating_point", "stride", "__repr__", "element_size"}
+)
 _IN_PLACE_OPERATORS = frozenset(
     f"__i{name}__"
     for name in (
@@ -301,7 +326,10 @@ def _written_position(func: Any) -> int | None:
 def _inplace_argument(func: Any) -> int | None:
     if not inspect.isfunction(func):
         return None
-    names = list(inspect.signature(func).parameters)
+    try:
+        names = list(inspect.signature(func).parameters)
+    except (TypeError, ValueError):  # some wrappers of built-in methods pass for functions and have no signature
+        return None
     return names.index("inplace") if "inplace" in names else None
 
 

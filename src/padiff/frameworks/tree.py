@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from padiff.frameworks.layers import LayerSpec
@@ -20,6 +20,7 @@ class LiveTree:
     model: Any
     tree: ModuleTree
     modules: tuple[Any, ...]
+    _known: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
 
     def node_of(self) -> dict[int, int]:
         """Identity of a module to the node of its first path."""
@@ -33,30 +34,37 @@ class LiveTree:
 
     def parameters(self) -> dict[str, Any]:
         """Every parameter under its first path."""
-        return self._tensors(parameters=True)
+        return self._read("parameters", self.adapter.own_parameters)
 
     def buffers(self) -> dict[str, Any]:
         """Every buffer under its first path."""
-        return self._tensors(parameters=False)
+        return self._read("buffers", self.adapter.own_buffers)
 
     def tensors(self) -> dict[str, Any]:
         """Every parameter and buffer under each of its paths."""
-        found: dict[str, Any] = {}
-        for node, module in zip(self.tree.nodes, self.modules, strict=True):
-            for name, tensor in (*self.adapter.own_parameters(module), *self.adapter.own_buffers(module)):
-                found[join(node.path, name)] = tensor
-        return found
-
-    def _tensors(self, parameters: bool) -> dict[str, Any]:
-        seen: set[int] = set()
-        found: dict[str, Any] = {}
-        own = self.adapter.own_parameters if parameters else self.adapter.own_buffers
-        for node, module in zip(self.tree.nodes, self.modules, strict=True):
-            for name, tensor in own(module):
-                if id(tensor) not in seen:
-                    seen.add(id(tensor))
+        if "tensors" not in self._known:
+            found: dict[str, Any] = {}
+            for node, module in zip(self.tree.nodes, self.modules, strict=True):
+                for name, tensor in (*self.adapter.own_parameters(module), *self.adapter.own_buffers(module)):
                     found[join(node.path, name)] = tensor
-        return found
+            self._known["tensors"] = found
+        return self._known["tensors"]
+
+    def forget(self) -> None:
+        """Read the tensors anew next time: somebody may have put others in their place."""
+        self._known.clear()
+
+    def _read(self, what: str, own: Callable[[Any], list[tuple[str, Any]]]) -> dict[str, Any]:
+        if what not in self._known:
+            seen: set[int] = set()
+            found: dict[str, Any] = {}
+            for node, module in zip(self.tree.nodes, self.modules, strict=True):
+                for name, tensor in own(module):
+                    if id(tensor) not in seen:
+                        seen.add(id(tensor))
+                        found[join(node.path, name)] = tensor
+            self._known[what] = found
+        return self._known[what]
 
 
 def join(path: str, name: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from padiff.errors import WeightError
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, WeightEntry, WeightPlan
+from padiff.records import Array, WeightEntry, WeightPlan, WeightSource
 
 
 def apply_plan(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> None:
@@ -22,15 +22,17 @@ def apply_plan(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> None:
     except BaseException:
         for step in reversed(undo):
             step()
+        raw.forget()
         raise
 
 
 def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[], None]]) -> None:
-    sources, targets = base.tensors(), raw.tensors()
     for base_node, raw_node, function in plan.special:
         for inner in raw.tree.subtree(raw_node):
             undo += _restoring(raw, raw.modules[inner])
         function(base.modules[base_node], raw.modules[raw_node])
+        raw.forget()
+    sources, targets = base.tensors(), raw.tensors()
     for entry in plan.entries:
         target = targets[entry.path]
         if len(entry.sources) == 1 and sources[entry.sources[0].path] is target:
@@ -63,11 +65,28 @@ def _replacing(module: Any, name: str, tensor: Any) -> Callable[[], None]:
 
 def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     """The elements that belong into one tensor of raw, from base's arrays by path; a view where possible."""
-    parts = []
-    for source in entry.sources:
-        part = arrays[source.path]
-        if source.start is not None:
-            part = part[(slice(None),) * source.axis + (slice(source.start, source.stop),)]
-        parts.append(part if source.permute is None else part.transpose(source.permute))
-    joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=entry.axis)
+    parts = [_part(source, arrays[source.path]) for source in entry.sources]
+    if entry.stack:
+        each = len(parts) // entry.stack
+        groups = [parts[place : place + each] for place in range(0, len(parts), each)]
+        joined = np.stack([np.concatenate(group, axis=entry.axis) for group in groups])
+    elif entry.heads:
+        joined = _by_heads(parts, entry.axis, entry.heads)
+    else:
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=entry.axis)
     return joined.reshape(entry.shape)
+
+
+def _part(source: WeightSource, part: Array) -> Array:
+    if source.index is not None:
+        part = part[source.index]
+    if source.start is not None:
+        part = part[(slice(None),) * source.axis + (slice(source.start, source.stop),)]
+    return part if source.permute is None else part.transpose(source.permute)
+
+
+def _by_heads(parts: list[Array], axis: int, heads: int) -> Array:
+    """Parts interleaved: for each head its query, its key, its value."""
+    cut = [np.moveaxis(part, axis, 0).reshape(heads, -1, *np.delete(part.shape, axis)) for part in parts]
+    joined = np.concatenate(cut, axis=1)
+    return np.moveaxis(joined.reshape(-1, *joined.shape[2:]), 0, axis)

@@ -94,6 +94,10 @@ class MinigradAdapter:
     def watch_writes(self, about_to_write: Any) -> Iterator[None]:
         yield
 
+    @contextlib.contextmanager
+    def watch_reads(self, read: Any) -> Iterator[None]:
+        yield
+
     def on_gradient(self, tensor: Any, callback: Any) -> Any:
         if not tensor.needs:
             return None

@@ -42,3 +42,12 @@ def find_special_init(
     base_framework: str, base_class: str, raw_framework: str, raw_class: str
 ) -> Callable[[Any, Any], Any] | None:
     return _functions.get((base_framework, base_class, raw_framework, raw_class))
+
+
+def special_kinds(base_framework: str, raw_framework: str) -> frozenset[tuple[str, str]]:
+    """Classes of base and raw that a function of the user's says belong together."""
+    return frozenset(
+        (base_class, raw_class)
+        for one, base_class, other, raw_class in _functions
+        if (one, other) == (base_framework, raw_framework)
+    )

@@ -1,0 +1,62 @@
+"""In which order a running model first uses its tensors: what the order of definition cannot tell."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from padiff.capture.recorder import call_model
+from padiff.capture.session import Arguments
+from padiff.capture.state import preserved
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import Usage
+
+
+def first_use(live: LiveTree, arguments: Arguments) -> Usage:
+    """Run forward once and see what is used when.
+
+    A tensor counts as used when an op takes it; failing that, and for one under several names, when its module
+    is called.
+    """
+    adapter = live.adapter
+    paths: dict[int, list[str]] = {}
+    for path, tensor in live.tensors().items():
+        paths.setdefault(id(tensor), []).append(path)
+    owned: dict[int, list[str]] = {}
+    for node, module in zip(live.tree.nodes, live.modules, strict=True):
+        own = (*adapter.own_parameters(module), *adapter.own_buffers(module))
+        owned.setdefault(id(module), []).extend(join(node.path, name) for name, _ in own)
+    read: dict[str, int] = {}
+    called: dict[str, int] = {}
+    calls: dict[int, int] = {}
+    node_of = live.node_of()
+    clock = 0
+
+    def tick() -> int:
+        nonlocal clock
+        clock += 1
+        return clock
+
+    def on_read(tensor: Any) -> None:
+        for path in paths.get(id(tensor), ()):
+            read.setdefault(path, tick())
+
+    def on_enter(module: Any, args: Any, kwargs: Any) -> None:
+        calls.setdefault(node_of[id(module)], tick())
+        for path in owned.get(id(module), ()):
+            called.setdefault(path, tick())
+
+    with ExitStack() as stack:
+        stack.enter_context(preserved(live, buffers=True))
+        handles = adapter.attach(
+            {id(module): module for module in live.modules}.values(), on_enter, lambda *_: None, lambda *_: None
+        )
+        for handle in handles:
+            stack.callback(handle.remove)
+        stack.enter_context(adapter.watch_reads(on_read))
+        stack.enter_context(adapter.no_grad())
+        call_model(live.model, arguments.args, dict(arguments.kwargs))
+    tied = {path for same in paths.values() if len(same) > 1 for path in same}
+    return Usage(
+        {**called, **{path: rank for path, rank in read.items() if path not in tied or path not in called}}, calls
+    )

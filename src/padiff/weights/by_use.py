@@ -1,0 +1,166 @@
+"""The plan for models of different make: units in order of use, assigned, composed and checked."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Anchors, Group, Unmatched, Usage, WeightEntry, WeightPlan, WeightProblem, WeightSource
+from padiff.weights import problems
+from padiff.weights.apply import build
+from padiff.weights.assign import UnitPair, assign
+from padiff.weights.compose import compose
+from padiff.weights.dtypes import loses
+from padiff.weights.rows import Held
+from padiff.weights.units import Unit, units_of
+
+
+def plan_by_use(base: LiveTree, raw: LiveTree, base_use: Usage, raw_use: Usage) -> tuple[WeightPlan, Anchors]:
+    """Where every tensor of raw comes from, and what that says about the modules."""
+    base_units, raw_units = units_of(base, base_use.tensors), units_of(raw, raw_use.tensors)
+    pairs, base_left, raw_left = assign(base_units, raw_units)
+    tied, raw_left = _tied(base_units, raw_left)
+    plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)
+    return plan, _anchors(base, raw, pairs, base_use, raw_use)
+
+
+def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:
+    """A head of raw that base computes from its embedding: filled from the embedding."""
+    pairs: list[UnitPair] = []
+    rest: list[Unit] = []
+    tables = [unit for unit in base if unit.layer == "embedding"]
+    for unit in raw_left:
+        source = next((table for table in tables if _same_table(table, unit)), None)
+        if source is None or "bias" in unit.atoms:
+            rest.append(unit)
+        else:
+            pairs.append(UnitPair((source,), (unit,), "base computes it from its embedding", 0.8))
+    return pairs, rest
+
+
+def _same_table(table: Unit, unit: Unit) -> bool:
+    one, two = table.main.shape, unit.main.neutral
+    return len(unit.main.shape) == 2 and unit.layer in ("linear", "embedding", None) and one in (two, two[::-1])
+
+
+class _Checked:
+    """Composes entries and lists what stands in the way or has no partner."""
+
+    def __init__(self, base: LiveTree, raw: LiveTree, ran: bool) -> None:
+        self.base, self.raw, self.ran = base, raw, ran
+        self.base_tensors, self.raw_tensors = base.tensors(), raw.tensors()
+
+    def plan(
+        self, pairs: Sequence[UnitPair], tied: Sequence[UnitPair], base_left: Sequence[Unit], raw_left: Sequence[Unit]
+    ) -> WeightPlan:
+        entries: list[WeightEntry] = []
+        found: list[WeightProblem] = []
+        for source, target, entry in (*compose(pairs), *_composed_ties(tied)):
+            if loses(source.spec.dtype, target.spec.dtype, partial(self._array, source)):
+                found.append(problems.narrowing(source, target))
+            entries.append(entry)
+        found += self._ties(pairs)
+        unmatched: list[Unmatched] = []
+        filled = {id(self.raw_tensors[entry.path]) for entry in entries}
+        for unit in raw_left:
+            self._left_of_raw(unit, filled, unmatched, found)
+        for unit in base_left:
+            used = unit.use < math.inf or not self.ran
+            why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
+            unmatched += [Unmatched("base", atom.held.path, atom.held.role, why) for atom in unit.atoms.values()]
+        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found))
+
+    def _ties(self, pairs: Sequence[UnitPair]) -> list[WeightProblem]:
+        """Two paths of raw that are one tensor must be filled from equal tensors of base."""
+        first: dict[int, WeightEntry] = {}
+        found: list[WeightProblem] = []
+        for pair in pairs:
+            for _, _, entry in compose([pair]):
+                other = first.setdefault(id(self.raw_tensors[entry.path]), entry)
+                if other.sources != entry.sources and not self._equal(entry, other):
+                    nodes = (pair.base[0].node, pair.raw[0].node)
+                    found.append(problems.tied_apart(*nodes, entry, other))
+        return found
+
+    def _equal(self, entry: WeightEntry, other: WeightEntry) -> bool:
+        one, two = (
+            build(e, {s.path: self.base.adapter.to_numpy(self.base_tensors[s.path]) for s in e.sources})
+            for e in (entry, other)
+        )
+        return one.shape == two.shape and one.tobytes() == two.tobytes()
+
+    def _left_of_raw(
+        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], found: list[WeightProblem]
+    ) -> None:
+        for atom in unit.atoms.values():
+            held = atom.held
+            if id(self.raw_tensors[held.path]) in filled:
+                continue
+            if held.lenient or (self.ran and unit.use == math.inf):
+                why = "base has nothing that fills it" + ("" if held.lenient else ", and raw never uses it")
+                unmatched.append(Unmatched("raw", held.path, held.role, why))
+            else:
+                found.append(problems.no_tensor("raw", held, self.base.tree.nodes[0]))
+
+    def _array(self, held: Held) -> Any:
+        return self.base.adapter.to_numpy(self.base_tensors[held.path])
+
+
+def _composed_ties(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEntry]]:
+    entries = []
+    for pair in pairs:
+        source, target = pair.base[0].main, pair.raw[0].main
+        permute = None if source.shape == target.shape else (1, 0)
+        held = target.held
+        entry = WeightEntry(
+            held.path,
+            source.held.role,
+            (WeightSource(source.held.path, permute),),
+            held.spec.shape,
+            evidence=pair.evidence,
+            confidence=pair.confidence,
+        )
+        entries.append((source.held, held, entry))
+    return entries
+
+
+def _anchors(base: LiveTree, raw: LiveTree, pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anchors:
+    direct: list[tuple[int, int]] = []
+    groups: list[Group] = []
+    base_holds: dict[int, list[int]] = defaultdict(list)
+    raw_holds: dict[int, list[int]] = defaultdict(list)
+    number = 0
+    for pair in pairs:
+        count = max(len(pair.base), len(pair.raw))
+        numbers = [-1 - number - place for place in range(count)]
+        number += count
+        for units, holds in ((pair.base, base_holds), (pair.raw, raw_holds)):
+            for place, unit in enumerate(units):
+                holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
+        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]):
+            direct.append((pair.base[0].node.index, pair.raw[0].node.index))
+        elif count > 1 and not pair.stacked and all(_whole(unit) for unit in (*pair.base, *pair.raw)):
+            groups.append(_group(pair))
+    return Anchors(
+        pairs=tuple(direct),
+        groups=tuple(groups),
+        base_holds={index: tuple(held) for index, held in base_holds.items()},
+        raw_holds={index: tuple(held) for index, held in raw_holds.items()},
+        base_order=dict(base_use.calls),
+        raw_order=dict(raw_use.calls),
+    )
+
+
+def _whole(unit: Unit) -> bool:
+    """The unit is its module, not a part of it."""
+    return unit.path == unit.node.path and (unit.node.atomic or not unit.node.children)
+
+
+def _group(pair: UnitPair) -> Group:
+    parts = pair.base if len(pair.base) > 1 else pair.raw
+    sizes = tuple(part.main.neutral[0] for part in parts)
+    return Group(tuple(u.node.index for u in pair.base), tuple(u.node.index for u in pair.raw), sizes)

@@ -1,0 +1,171 @@
+"""From paired units to entries: which stretch of which tensor of base, turned how, goes where in raw."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from padiff.records import WeightEntry, WeightSource
+from padiff.weights.assign import UnitPair
+from padiff.weights.rows import Held
+from padiff.weights.units import UNKNOWN, Atom
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What goes into one part of one tensor of raw."""
+
+    atom: Atom
+    sources: tuple[WeightSource, ...]
+    base: Held
+    pair: UnitPair
+    stack: int = 0
+
+
+def compose(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEntry]]:
+    """(a tensor of base, the tensor of raw, its entry) for all that the pairs fill; incomplete tensors are left out."""
+    by_tensor: dict[int, list[Filled]] = defaultdict(list)
+    for pair in pairs:
+        for filled in _stacked(pair) if pair.stacked else _plain(pair):
+            by_tensor[filled.atom.held.spec.identity].append(filled)
+    entries = []
+    for parts in by_tensor.values():
+        parts = _whole(parts)
+        if parts:
+            entries.append(_entry(parts))
+    return entries
+
+
+def _plain(pair: UnitPair) -> list[Filled]:
+    roles = [role for role in pair.raw[0].atoms if all(role in unit.atoms for unit in (*pair.base, *pair.raw))]
+    found: list[Filled] = []
+    for role in roles:
+        base = [unit.atoms[role] for unit in pair.base]
+        raw = [unit.atoms[role] for unit in pair.raw]
+        if len(raw) == 1:
+            turned = [_source(atom, raw[0], joined=len(base) > 1) for atom in base]
+            found.append(Filled(raw[0], tuple(turned), base[0].held, pair))
+            continue
+        start = 0
+        for atom in raw:
+            size = _out_size(atom, base[0])
+            found.append(Filled(atom, (_source(base[0], atom, start=start, size=size),), base[0].held, pair))
+            start += size
+    return found
+
+
+def _out_size(part: Atom, whole: Atom) -> int:
+    """How much of the whole's output axis a part takes."""
+    return part.neutral[0] if len(part.shape) == 2 and part.axes != UNKNOWN else part.shape[0]
+
+
+def _source(base: Atom, raw: Atom, *, joined: bool = False, start: int | None = None, size: int = 0) -> WeightSource:
+    permute = turn(base, raw, joined or start is not None)
+    first = base.start if base.parts > 1 else None
+    last = base.start + base.size if base.parts > 1 else None
+    if start is not None:
+        first, last = (first or 0) + start, (first or 0) + start + size
+    return WeightSource(base.held.path, permute, base.out_axis, first, last)
+
+
+def turn(base: Atom, raw: Atom, partial: bool) -> tuple[int, ...] | None:
+    """The permutation that brings base's matrix into raw's layout; None where none is needed."""
+    if len(base.shape) != 2 or len(raw.shape) != 2:
+        return _by_letters(base.axes, raw.axes) if len(base.axes) == len(raw.axes) == len(base.shape) else None
+    known = UNKNOWN not in (base.axes, raw.axes) and bool(base.axes) and bool(raw.axes)
+    if known:
+        return _by_letters(base.axes, raw.axes)
+    if partial:
+        return None if base.shape[1 - base.out_axis] == raw.shape[1 - base.out_axis] else (1, 0)
+    return None if base.shape == raw.shape else (1, 0)
+
+
+def _by_letters(one: str, other: str) -> tuple[int, ...] | None:
+    if not one or sorted(one) != sorted(other):
+        return None
+    order = tuple(one.index(letter) for letter in other)
+    return None if order == tuple(sorted(order)) else order
+
+
+def _stacked(pair: UnitPair) -> list[Filled]:
+    if len(pair.raw) == 1:  # a list in base, a stack in raw
+        stack = pair.raw[0].main
+        count = stack.shape[0]
+        sources = tuple(
+            WeightSource(unit.main.held.path, _fit_matrix(unit.main, stack, len(pair.base) // count))
+            for unit in pair.base
+        )
+        return [Filled(stack, sources, pair.base[0].main.held, pair, stack=count)]
+    stack = pair.base[0].main
+    count = stack.shape[0]
+    each = len(pair.raw) // count
+    found = []
+    for place, unit in enumerate(pair.raw):
+        found.append(
+            Filled(unit.main, (_from_stack(stack, unit.main, place // each, place % each, each),), stack.held, pair)
+        )
+    return found
+
+
+def _fit_matrix(matrix: Atom, stack: Atom, each: int) -> tuple[int, ...] | None:
+    """Whether a matrix is turned to lie in its slice of the stack."""
+    out, into = matrix.neutral
+    wanted = stack.shape[1:]
+    as_it_is = "oi" if matrix.axes != "io" else "io"
+    if wanted == (out * each, into) and out * each != into:
+        target = "oi"
+    elif wanted == (into, out * each) and out * each != into:
+        target = "io"
+    else:
+        target = as_it_is
+    return None if target == as_it_is else (1, 0)
+
+
+def _from_stack(stack: Atom, matrix: Atom, index: int, part: int, each: int) -> WeightSource:
+    out, into = matrix.neutral
+    rows, columns = stack.shape[1:]
+    out_first = (rows, columns) == (out * each, into)
+    layout = "oi" if out_first else "io"
+    axis = 0 if out_first else 1
+    start, stop = (None, None) if each == 1 else (part * out, (part + 1) * out)
+    permute = None if layout == (matrix.axes if matrix.axes in ("oi", "io") else layout) else (1, 0)
+    return WeightSource(stack.held.path, permute, axis, start, stop, index)
+
+
+def _whole(parts: list[Filled]) -> list[Filled]:
+    """The parts of one tensor in order, one each; empty when some are missing."""
+    by_start: dict[int, Filled] = {}
+    for part in parts:
+        by_start.setdefault(part.atom.start, part)
+    ordered = [by_start[start] for start in sorted(by_start)]
+    return ordered if len(ordered) == ordered[0].atom.parts else []
+
+
+def _entry(parts: list[Filled]) -> tuple[Held, Held, WeightEntry]:
+    first = parts[0]
+    raw = first.atom.held
+    entry = WeightEntry(
+        path=raw.path,
+        role=first.base.role,
+        sources=tuple(source for part in parts for source in part.sources),
+        shape=raw.spec.shape,
+        axis=_join_axis(first),
+        stack=first.stack,
+        evidence=first.pair.evidence,
+        confidence=min(part.pair.confidence for part in parts),
+    )
+    return first.base, raw, entry
+
+
+def _join_axis(first: Filled) -> int:
+    """The axis of raw's tensor, or of a stack's slice, that parts are joined along."""
+    atom = first.atom
+    if first.stack:
+        each = len(first.sources) // first.stack
+        out, into = first.pair.base[0].main.neutral
+        return 0 if atom.shape[1:] == (out * each, into) else 1
+    if len(atom.shape) == 2 and atom.axes == UNKNOWN and len(first.pair.base) > 1:
+        into = first.pair.base[0].main.neutral[1]
+        return 0 if atom.shape[1] == into else 1
+    return atom.out_axis if len(atom.shape) > 1 else 0

@@ -1,0 +1,185 @@
+"""A model's tensors in units that move together: a layer's weight and bias, one projection of a fused attention."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from padiff.frameworks.layers import Stored
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import ModuleNode
+from padiff.weights.rows import Held, rows_of
+from padiff.weights.words import numbers_of
+
+UNKNOWN = "??"
+"""Axes of a matrix that nobody says the orientation of."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One neutral part of one tensor."""
+
+    held: Held
+    axes: str
+    """Letters of its axes where known; ``o`` is the axis parts are cut and joined along."""
+    start: int
+    size: int
+    """Stretch of the tensor's ``o`` axis that it takes."""
+    parts: int
+
+    @property
+    def out_axis(self) -> int:
+        return self.axes.index("o") if "o" in self.axes else 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its own shape, in the tensor's layout."""
+        full = self.held.spec.shape
+        if self.parts == 1:
+            return full
+        return (*full[: self.out_axis], self.size, *full[self.out_axis + 1 :])
+
+    @property
+    def neutral(self) -> tuple[int, ...]:
+        """Its shape with a matrix as (out, in); axes of length one that only some frameworks keep are dropped."""
+        if len(self.axes) != len(self.shape):
+            return self.shape
+        if sorted(self.axes) == ["i", "o"]:
+            return self.shape[self.axes.index("o")], self.shape[self.axes.index("i")]
+        return tuple(size for size, letter in zip(self.shape, self.axes, strict=True) if letter != "1")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Tensors that belong together, under the neutral names of what they are."""
+
+    node: ModuleNode
+    path: str
+    """Where it is: the module's path, with the part's or parameter's name where it is less than the module."""
+    layer: str | None
+    atoms: Mapping[str, Atom]
+    use: float = math.inf
+    """When it was first used; infinite when it never was."""
+    order: int = 0
+    numbers: tuple[int, ...] = field(default=())
+
+    @property
+    def main(self) -> Atom:
+        return self.atoms.get("weight") or next(iter(self.atoms.values()))
+
+    @property
+    def required(self) -> frozenset[str]:
+        return frozenset(role for role, atom in self.atoms.items() if not atom.held.lenient)
+
+
+def units_of(live: LiveTree, use: Mapping[str, int]) -> list[Unit]:
+    """All units of a model in order of first use, those never used last, in definition order."""
+    found: list[Unit] = []
+    hidden: set[int] = set()
+    for node in live.tree.nodes:
+        if node.parent in hidden:
+            hidden.add(node.index)
+            continue
+        if node.atomic:
+            hidden.add(node.index)
+        found += _units_of_node(live, node)
+    found = _oriented(found)
+    found = [replace(unit, use=_first(unit, use), order=place) for place, unit in enumerate(found)]
+    return sorted(_by_number(found), key=lambda unit: (unit.use, unit.order))
+
+
+def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
+    spec = live.layer_spec(node.index)
+    groups: dict[tuple[str, str], dict[str, Atom]] = defaultdict(dict)
+    own = {held.name for held in rows_of(live, node, {}, whole=False)}
+    plain_pair = own <= {"weight", "bias", "gamma", "beta", "g", "b"}
+    for held in rows_of(live, node, spec.stored if spec else {}, whole=node.atomic):
+        stored = held.stored
+        if stored is None:
+            role = {"gamma": "weight", "g": "weight", "beta": "bias", "b": "bias"}.get(held.name, held.name)
+            name = "" if plain_pair and spec is None else held.name
+            axes = UNKNOWN if len(held.spec.shape) == 2 and plain_pair else ""
+            groups[(name, "" if not name else held.name)][role if not name else "weight"] = Atom(
+                held, axes, 0, _out(held.spec.shape, 0), 1
+            )
+            continue
+        for place, part in enumerate(stored.parts):
+            prefix, _, role = part.rpartition(".")
+            if stored.optional:
+                continue
+            groups[(prefix, "")][role] = _atom(held, stored, place)
+    units = []
+    for (prefix, _), atoms in groups.items():
+        layer = (
+            (spec.layer if not prefix else "linear") if spec and any(a.held.stored for a in atoms.values()) else None
+        )
+        path = join(node.path, prefix) if prefix else node.path
+        units.append(Unit(node, path, layer, dict(atoms), numbers=numbers_of(path)))
+    return units
+
+
+def _atom(held: Held, stored: Stored, place: int) -> Atom:
+    axes = stored.axes if len(stored.axes) == len(held.spec.shape) else ""
+    parts = len(stored.parts)
+    axis = axes.index("o") if "o" in axes else stored.along
+    size = _out(held.spec.shape, axis) // parts
+    return Atom(held, axes, size * place, size, parts)
+
+
+def _out(shape: Sequence[int], axis: int) -> int:
+    return shape[axis] if axis < len(shape) else 1
+
+
+def _oriented(units: list[Unit]) -> list[Unit]:
+    """Settle which axis of an unknown matrix is the output: by its bias, else by its class's other instances."""
+    votes: dict[str, Counter[str]] = defaultdict(Counter)
+    for unit in units:
+        axes = _axes_by_bias(unit)
+        if axes:
+            votes[unit.node.kind][axes] += 1
+    found = []
+    for unit in units:
+        atom = unit.atoms.get("weight")
+        if atom is None or atom.axes != UNKNOWN:
+            found.append(unit)
+            continue
+        axes = _axes_by_bias(unit) or (votes[unit.node.kind].most_common(1) or [(UNKNOWN, 0)])[0][0]
+        atoms = {**unit.atoms, "weight": replace(atom, axes=axes, size=_out(atom.held.spec.shape, axes.find("o") % 2))}
+        found.append(replace(unit, atoms=atoms))
+    return found
+
+
+def _axes_by_bias(unit: Unit) -> str:
+    weight, bias = unit.atoms.get("weight"), unit.atoms.get("bias")
+    if weight is None or bias is None or weight.axes != UNKNOWN or len(bias.held.spec.shape) != 1:
+        return ""
+    rows, columns = weight.held.spec.shape
+    length = bias.held.spec.shape[0]
+    if rows == columns:
+        return ""
+    return "oi" if length == rows else "io" if length == columns else ""
+
+
+def _first(unit: Unit, use: Mapping[str, int]) -> float:
+    return min((use.get(atom.held.path, math.inf) for atom in unit.atoms.values()), default=math.inf)
+
+
+def _by_number(units: list[Unit]) -> list[Unit]:
+    """Numbered siblings used out of their order (experts, as the router will) are taken in it."""
+    families: dict[tuple[str, ...], list[Unit]] = defaultdict(list)
+    for unit in units:
+        parts = unit.path.split(".")
+        for place, part in enumerate(parts):
+            if part.isdigit():
+                key = (*parts[:place], "*", *parts[place + 1 :])
+                families[key].append(unit)
+    changed: dict[int, float] = {}
+    for family in families.values():
+        used = [unit.use for unit in family]
+        if len(family) > 1 and used != sorted(used):
+            start = min(used)
+            for place, unit in enumerate(family):
+                changed[unit.order] = start + place * 1e-6 if start < math.inf else math.inf
+    return [replace(unit, use=changed.get(unit.order, unit.use)) for unit in units]

@@ -1,0 +1,90 @@
+"""What a path says: its words, the many names for one thing brought to one, and its numbers."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+SYNONYMS = {
+    "attention": "attn selfattn selfattention mha multiheadattn multiheadattention crossattention mixer",
+    "cross": "encdec encoderattn crossattn encdecattention multihead",
+    "query": "q wq qlin toq qproj",
+    "key": "k wk klin tok kproj",
+    "value": "v wv vlin tov vproj",
+    "qkv": "qkvproj querykeyvalue cattn inproj wqkv qkvw",
+    "out": "o wo oproj outproj outlin proj toout cproj",
+    "norm": "ln layernorm rmsnorm batchnorm bn norms layernorms groupnorm norml",
+    "fc1": "linear1 lin1 densehto4h cfc wi intermediate up upproj w3 mlpfc1",
+    "fc2": "linear2 lin2 dense4htoh down downproj w2 mlpfc2",
+    "gate": "gateproj w1",
+    "gateup": "gateupproj upgate gateupfusedproj",
+    "embed": "embeddings embedding emb embeds wte",
+    "word": "token tokens tok words inputs",
+    "position": "pos positional positions wpe positionembedding posembed posembedding",
+    "type": "segment tokentype",
+    "cls": "class clstoken classtoken",
+    "head": "classifier lmhead fc score decoderhead output_layer",
+    "layer": "layers blocks block h stages stage resblocks",
+    "downsample": "downsampling shortcut",
+    "conv": "convolution conv2d",
+    "mlp": "ffn feedforward ff",
+    "weight": "gamma g scale kernel w",
+    "bias": "beta b offset",
+    "expert": "experts",
+    "router": "gateweight",
+    "patch": "patches patchembed patchembedding patchembeddings",
+}
+_TO_ONE = {other: one for one, others in SYNONYMS.items() for other in others.split()}
+_EMPTY = frozenset({"", "model", "module", "self", "self_attn", "backbone", "base", "transformer", "net"})
+
+
+@functools.lru_cache(maxsize=65536)
+def words_of(path: str) -> tuple[str, ...]:
+    """Words of a dotted path from the outside in, each brought to its common form."""
+    found: list[str] = []
+    for component in path.split("."):
+        found += _words_of_component(component)
+    return tuple(found)
+
+
+def _words_of_component(component: str) -> list[str]:
+    text = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", component).lower()
+    joined = re.sub(r"[^a-z0-9]", "", text)
+    if joined in _TO_ONE:
+        return [_TO_ONE[joined]]
+    if joined in SYNONYMS:
+        return [joined]
+    words: list[str] = []
+    for word in re.split(r"[^a-z0-9]+", text):
+        plain = word.rstrip("0123456789")
+        known = _TO_ONE.get(word) or (word if word in SYNONYMS else None) or _TO_ONE.get(plain, plain)
+        if known and known not in _EMPTY:
+            words.append(known)
+    return words
+
+
+@functools.lru_cache(maxsize=65536)
+def numbers_of(path: str) -> tuple[int, ...]:
+    """The components that are numbers: positions in lists."""
+    return tuple(int(component) for component in path.split(".") if component.isdigit())
+
+
+def likeness(base: str, raw: str) -> float:
+    """How much two paths say the same, from 0 to 1; the last words count most."""
+    return _likeness(words_of(base), words_of(raw))
+
+
+@functools.lru_cache(maxsize=262144)
+def _likeness(one: tuple[str, ...], two: tuple[str, ...]) -> float:
+    if not one or not two:
+        return 0.0
+    weights_one, weights_two = _weights(one), _weights(two)
+    shared = sum(min(weights_one[word], weights_two[word]) for word in weights_one.keys() & weights_two.keys())
+    return 2 * shared / (sum(weights_one.values()) + sum(weights_two.values()))
+
+
+def _weights(words: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for place, word in enumerate(reversed(words)):
+        found[word] = max(found.get(word, 0.0), 1.0 / (1 + place))
+    return found
