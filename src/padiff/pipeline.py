@@ -146,7 +146,7 @@ def _step(
     base_trace = base.run(step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
     if _shared(job.base, job.raw):
         base_trace = _set_aside(job.base, base_trace)
-    pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls)
+    pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls, twins=twins)
     watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, twins)
     raw_trace = raw.run(step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
     done = watcher.finish(raw_trace)
@@ -298,7 +298,9 @@ def _result(
     compared = {comparison.raw_call for comparison in first.comparisons if comparison.role == "output"}
     calls = len(first.raw.calls)
     parameters = job.raw.parameters()
-    filled = sum(entry.path in parameters for entry in plan.entries)
+    tensors = job.raw.tensors()
+    written = {id(tensors[entry.path]) for entry in plan.entries}
+    filled = sum(id(parameter) in written for parameter in parameters.values())
     coverage = {
         "calls": len(compared) / calls if calls else 0.0,
         "parameters": filled / len(parameters) if parameters else 1.0,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from padiff.align import CallPairing, pair_slots
+from padiff.align import PASSIVE, CallPairing, pair_slots
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.records import (
@@ -75,9 +75,10 @@ class SideBySide:
     # --- while raw runs
 
     def on_call(self, call: Call) -> None:
-        base = self._pairing.base_call(call)
+        base = self._pairing.base_call(call) or self._look_alike(call)
         if base is None:
             return
+        self._pairing.pair(base, call)
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
@@ -88,6 +89,29 @@ class SideBySide:
             if self._waiting[done.index] == 0:
                 self._release(done)
 
+    def _look_alike(self, call: Call) -> Call | None:
+        """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
+        place that was given the same."""
+        candidates = [one for one in self._pairing.candidates(call) if len(one.outputs) == len(call.outputs) == 1]
+        for base in candidates:
+            if self._same(base.outputs[0], call.outputs[0]) and self._same_given(base, call):
+                return base
+        shape, hint = call.outputs[0].value.shape, self._pairing.hinted(call)
+        alike = [one for one in candidates if one.outputs[0].value.shape == shape and self._same_given(one, call)]
+        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE]
+        return next((one for one in alike if one.node == hint or one.kind.lower() == call.kind.lower()), None)
+
+    def _same_given(self, base: Call, raw: Call) -> bool:
+        return bool(base.inputs and raw.inputs) and self._same(base.inputs[0], raw.inputs[0])
+
+    def _same(self, base: Slot, raw: Slot) -> bool:
+        if base.value.shape != raw.value.shape or base.tensor not in self._values:
+            return False
+        key = (base.tensor, raw.tensor)
+        if key not in self._outcomes:
+            self._outcomes[key] = self._values_of(base.value, raw.value, self._tolerance)
+        return self._outcomes[key].agrees
+
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         place = self._places.get(tensor)
         if place is None:
@@ -97,7 +121,7 @@ class SideBySide:
             tolerance = self._tolerance
             if tolerance.mode == "auto":  # what cancels is as uncertain as what it was summed from
                 tolerance = replace(tolerance, atol=NOISE_OF_SUMS * self._gradient_scale)
-            outcome = self._values_of(expected, gradient, tolerance)
+            outcome = self._values_of(expected, gradient, tolerance, gradients=True)
             if outcome.numbers is not None:
                 self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
             self._gradient_used(place.base, expected)
@@ -127,7 +151,8 @@ class SideBySide:
     # --- tensors
 
     def _compare_slots(self, role: Role, base: Call, raw: Call, left: Sequence[Slot], right: Sequence[Slot]) -> None:
-        pairs, base_alone, raw_alone = pair_slots(left, right)
+        loosely = role == "input" and not self._twins
+        pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely)
         for one, other in pairs:
             key = (one.tensor, other.tensor)
             outcome = self._outcomes.get(key)
@@ -172,11 +197,11 @@ class SideBySide:
             else:
                 self._comparisons.append(comparison)
 
-    def _values_of(self, base: Value, raw: Value, tolerance: Tolerance) -> Outcome:
+    def _values_of(self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False) -> Outcome:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
-        return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance)
+        return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance, gradients=gradients)
 
     def _comparison(
         self, phase: Phase, role: Role, base: Call, raw: Call, name: str, outcome: Outcome, tensor: int

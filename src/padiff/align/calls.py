@@ -16,10 +16,26 @@ Derive = Callable[[Mapping[int, Value]], Value | None]
 class CallPairing:
     """Finds the base call of a raw call as soon as it happens, and afterwards what stayed alone."""
 
-    def __init__(self, base: ModuleTree, raw: ModuleTree, modules: ModulePairs, base_calls: Sequence[Call]) -> None:
+    def __init__(
+        self, base: ModuleTree, raw: ModuleTree, modules: ModulePairs, base_calls: Sequence[Call], *, twins: bool = True
+    ) -> None:
         self._trees = {"base": base, "raw": raw}
         self._modules = modules
         self._base_of = _by_identity(base, raw, modules)
+        twins = (
+            twins
+            and not any(_bare(base, n) for n in modules.base_alone)
+            and not any(_bare(raw, n) for n in modules.raw_alone)
+        )
+        self._hints = {} if twins else {r: b for r, b in self._base_of.items() if _bare(raw, r) and _bare(base, b)}
+        self._base_of = {r: b for r, b in self._base_of.items() if r not in self._hints}
+        self._twins = twins
+        self._order = list(base_calls)
+        self._place = {call.index: place for place, call in enumerate(base_calls)}
+        self._cursor = -1
+        self._found: dict[int, Call] = {}
+        """Raw call to base call, for leaves without tensors that were paired by what they returned."""
+        self._parts_seen: Counter[tuple[int, int]] = Counter()
         self._base_calls = {(call.node, call.occurrence): call for call in base_calls}
         self._calls = base_calls
         self._group_of = {node: group for group in modules.groups for node in group.raw}
@@ -32,8 +48,36 @@ class CallPairing:
         group = self._group_of.get(raw.node)
         if group is not None:
             return self._of_group(group, raw)
+        if raw.index in self._found:
+            return self._found[raw.index]
         node = self._base_of.get(raw.node)
         return None if node is None else self._base_calls.get((node, raw.occurrence))
+
+    def candidates(self, raw: Call) -> list[Call]:
+        """For a leaf without tensors in models of different make: base's calls of such leaves since the last pair."""
+        if self._twins or not _bare(self._trees["raw"], raw.node) or self._base_of.get(raw.node) is not None:
+            return []
+        found: list[Call] = []
+        taken = {call.index for call in self._found.values()}
+        for call in self._order[self._cursor + 1 :]:
+            if not _bare(self._trees["base"], call.node):
+                if not self._trees["base"].nodes[call.node].children:
+                    break
+                continue
+            if call.index not in taken:
+                found.append(call)
+        return found
+
+    def hinted(self, raw: Call) -> int | None:
+        """The node of base that kind and place in the tree speak for, where calls decide."""
+        return self._hints.get(raw.node)
+
+    def pair(self, base: Call, raw: Call) -> None:
+        """Take two calls for partners; what base did before is no longer looked at."""
+        if _bare(self._trees["raw"], raw.node) and raw.node not in self._base_of:
+            self._found[raw.index] = base
+        if base.index in self._place and not self._trees["base"].nodes[base.node].children:
+            self._cursor = max(self._cursor, self._place[base.index])
 
     def dealt_with(self, raw: Call) -> list[Call]:
         """Calls of base that no later call of raw will be held against, once this one has been."""
@@ -41,8 +85,11 @@ class CallPairing:
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
-        if len(group.base) == 1 and raw.node != group.raw[-1]:
-            return []
+        if len(group.base) == 1:
+            key = (group.base[0], raw.occurrence)
+            self._parts_seen[key] += 1
+            if self._parts_seen[key] < len(group.raw):
+                return []
         found = [self._base_calls.get((node, raw.occurrence)) for node in group.base]
         return [call for call in found if call is not None]
 
@@ -77,9 +124,10 @@ class CallPairing:
             ("raw", "base", raw_calls, self._base_of),
         ):
             units = self._units(side, partner_of)
+            met = {call.index for call in self._found.values()} if side == "base" else set(self._found)
             for call in calls:
                 partner = partner_of.get(call.node)
-                if call.node in self._grouped[side]:
+                if call.node in self._grouped[side] or call.index in met:
                     continue
                 if partner is not None and call.occurrence < counts[other][partner]:
                     continue
@@ -105,6 +153,12 @@ class CallPairing:
                 unit = parent.atomic and parent.index in partner_of
                 found.append(found[parent.index] or (parent.path if unit else ""))
         return found
+
+
+def _bare(tree: ModuleTree, node: int) -> bool:
+    """A leaf that holds no tensors."""
+    found = tree.nodes[node]
+    return not found.children and not found.parameters and not found.buffers
 
 
 def _joined(tensors: tuple[int, ...], values: Mapping[int, Value]) -> Value | None:

@@ -172,7 +172,8 @@ class Step:
         if self._loss_fn is None:
             if not self._backward:
                 return None
-            floating = [t for _, t in adapter.flatten(output) if adapter.dtype(t).startswith(("float", "bfloat"))]
+            tensors = {id(tensor): tensor for _, tensor in adapter.flatten(output)}  # each once, however often returned
+            floating = [t for t in tensors.values() if adapter.dtype(t).startswith(("float", "bfloat"))]
             return adapter.mean_loss(floating) if floating else None
         with self._session.explained(self._step, "in the loss function"):
             loss = self._loss_fn(output)

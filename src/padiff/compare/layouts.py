@@ -1,9 +1,11 @@
-"""The same elements in another arrangement: axes of length one, axes in another order, axes merged."""
+"""The same elements in another arrangement: axes of length one, in another order, merged, or repeated."""
 
 from __future__ import annotations
 
 import itertools
 import math
+
+import numpy as np
 
 from padiff.compare.arrays import compare_arrays
 from padiff.records import Array, Outcome, Tolerance
@@ -11,16 +13,36 @@ from padiff.records import Array, Outcome, Tolerance
 _MOST_AXES = 5
 
 
-def compare_in_any_layout(base: Array, raw: Array, tolerance: Tolerance) -> Outcome:
-    """Compare; where the shapes differ, look for an arrangement of base in raw's shape that agrees, and state it."""
+def compare_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False) -> Outcome:
+    """Compare; where the shapes differ, look for an arrangement that agrees, and state it."""
     outcome = compare_arrays(base, raw, tolerance)
-    if outcome.reason != "shape" or base.size != raw.size or not base.size:
+    if outcome.reason != "shape" or not base.size or not raw.size:
         return outcome
-    for change, arranged in _arrangements(base, raw.shape):
-        found = compare_arrays(arranged, raw, tolerance)
+    if base.size == raw.size:
+        options = [(change, arranged, raw) for change, arranged in _arrangements(base, raw.shape)]
+    else:
+        options = _repeated(base, raw, gradients)
+    for change, left, right in options:
+        found = compare_arrays(left, right, tolerance)
         if found.agrees:
-            return Outcome(found.verdict, None, f"{found.message}; base {change}", found.numbers, found.allowed)
+            return Outcome(found.verdict, None, f"{found.message}; {change}", found.numbers, found.allowed)
     return outcome
+
+
+def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array, Array]]:
+    """One side keeps once what the other repeats (a position table per batch); gradients add up over the repeats."""
+    if base.ndim != raw.ndim:
+        return []
+    axes = [axis for axis, (one, two) in enumerate(zip(base.shape, raw.shape, strict=True)) if one != two]
+    for side, small, large in (("raw", base, raw), ("base", raw, base)):
+        if all(small.shape[axis] == 1 for axis in axes):
+            change = f"{side} repeats it along {axes}"
+            if gradients:
+                summed = large.sum(axis=tuple(axes), keepdims=True).astype(large.dtype)
+                return [(change, small, summed) if side == "raw" else (change, summed, small)]
+            wide = np.broadcast_to(small, large.shape)
+            return [(change, wide, large) if side == "raw" else (change, large, wide)]
+    return []
 
 
 def _arrangements(base: Array, shape: tuple[int, ...]) -> list[tuple[str, Array]]:
@@ -28,15 +50,17 @@ def _arrangements(base: Array, shape: tuple[int, ...]) -> list[tuple[str, Array]
     plain = [size for size in base.shape if size != 1]
     wanted = [size for size in shape if size != 1]
     if plain == wanted:
-        return [(f"reshaped from {list(base.shape)}", base.reshape(shape))]
+        return [(f"base reshaped from {list(base.shape)}", base.reshape(shape))]
     if sorted(plain) == sorted(wanted) and len(plain) <= _MOST_AXES:
         squeezed = base.reshape(plain)
         for order in itertools.permutations(range(len(plain))):
             if [plain[axis] for axis in order] == wanted and list(order) != sorted(order):
-                found.append((f"with axes permuted to {list(order)}", squeezed.transpose(order).reshape(shape)))
+                found.append((f"base with axes permuted to {list(order)}", squeezed.transpose(order).reshape(shape)))
     if len(plain) != len(wanted) and math.prod(plain) == math.prod(wanted):
-        found.append((f"reshaped from {list(base.shape)}", base.reshape(shape)))
+        found.append((f"base reshaped from {list(base.shape)}", base.reshape(shape)))
         if len(plain) >= 2:
             swapped = base.reshape(plain).swapaxes(0, 1)
-            found.append((f"with its first axes swapped, reshaped from {list(base.shape)}", swapped.reshape(shape)))
+            found.append(
+                (f"base with its first axes swapped, reshaped from {list(base.shape)}", swapped.reshape(shape))
+            )
     return found

@@ -32,7 +32,12 @@ def find_divergence(step: StepComparison, trees: tuple[ModuleTree, ModuleTree]) 
 
 def _in_forward(step: StepComparison) -> Divergence | None:
     by_call = _by_call(step.comparisons, "forward")
-    differing = [c for c in step.comparisons if c.phase == "forward" and c.role in ("input", "output") and not c.agrees]
+    # Inside, inputs may differ in what they are (a mask of -inf, a mask of True) while every output agrees.
+    differing = [
+        c
+        for c in step.comparisons
+        if c.phase == "forward" and not c.agrees and (c.role == "output" or (c.role == "input" and c.raw_path == ""))
+    ]
     if not differing:
         return None
     for base, raw in step.pairs:

@@ -30,18 +30,18 @@ def _verdict(result: Any) -> str:
     count = len(result.comparisons)
     if result.aligned:
         worst = worst_error(result.comparisons)
-        return f"ALIGNED  {names}: {count} tensors compared, largest relative error {worst:.1e}"
+        return f"ALIGNED  {names}: {count} tensors compared, largest relative error of an output {worst:.1e}"
     if result.divergence is None:
         return f"NOT SURE  {names}: {count} tensors compared, too few for a verdict"
     return f"DIVERGED  {names}: {count} tensors compared"
 
 
 def worst_error(comparisons: tuple[Comparison, ...]) -> float:
-    """The largest mean error relative to base's mean size."""
+    """The largest mean error of an output relative to base's mean size."""
     found = 0.0
     for comparison in comparisons:
         numbers = comparison.outcome.numbers
-        if numbers is not None and numbers.base_mean_abs > 0:
+        if comparison.phase == "forward" and comparison.role == "output" and numbers and numbers.base_mean_abs > 0:
             found = max(found, numbers.mean_abs / numbers.base_mean_abs)
     return found
 

@@ -34,7 +34,7 @@ class UnitPair:
 def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     """Pairs, and what has no partner in base and in raw."""
     pairs, base, raw = _stacks(base, raw)
-    found = _Alignment(base, raw).pairs()
+    found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = _rest(base, raw, found)
     for step in (_joined_leftovers, _single_leftovers):
@@ -42,6 +42,25 @@ def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], l
         pairs += found
         base, raw = _rest(base, raw, found)
     return pairs, list(base), list(raw)
+
+
+def _in_named_order(units: Sequence[Unit]) -> list[Unit]:
+    """Query, key and value of one attention in this order, in whichever they are computed."""
+    found: list[Unit] = []
+    run: list[Unit] = []
+    for unit in (*units, None):
+        if unit is not None and part_role(unit) and (not run or _siblings(run[-1], unit)):
+            run.append(unit)
+            continue
+        found += in_part_order(run)[0] if len(run) > 1 else run
+        run = [unit] if unit is not None and part_role(unit) else []
+        if unit is not None and not run:
+            found.append(unit)
+    return found
+
+
+def _siblings(one: Unit, other: Unit) -> bool:
+    return one.path.rpartition(".")[0] == other.path.rpartition(".")[0]
 
 
 def _rest(base: Sequence[Unit], raw: Sequence[Unit], pairs: Sequence[UnitPair]) -> tuple[list[Unit], list[Unit]]:
