@@ -181,7 +181,11 @@ def test_paddle_recompute_against_plain() -> None:
 
 CANCELLING = {
     "layer norm": (lambda: torch.nn.LayerNorm(4), lambda: paddle.nn.LayerNorm(4), X),
-    "group norm": (lambda: torch.nn.GroupNorm(2, 4), lambda: paddle.nn.GroupNorm(2, 4), X[:, :, None, None].repeat(3, 2)),
+    "group norm": (
+        lambda: torch.nn.GroupNorm(2, 4),
+        lambda: paddle.nn.GroupNorm(2, 4),
+        X[:, :, None, None].repeat(3, 2),
+    ),
     "bias before a norm": (
         lambda: torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3)),
         lambda: paddle.nn.Sequential(paddle.nn.Linear(4, 5), paddle.nn.BatchNorm1D(5), paddle.nn.Linear(5, 3)),

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from padiff.autodiff.later import set_dump_root_path as set_dump_root_path
     from padiff.autodiff.layer_map import LayerMap as LayerMap
     from padiff.autodiff.weights import assign_weight as assign_weight
-    from padiff.inputs import Inputs as Inputs
+    from padiff.engine.inputs import Inputs as Inputs
+    from padiff.engine.result import Result as Result
     from padiff.records import Tolerance as Tolerance
-    from padiff.result import Result as Result
     from padiff.weights.special import add_special_init as add_special_init
 
 __version__ = "1.0.0.dev0"
@@ -55,9 +55,9 @@ _HOMES = {
     "padiff.autodiff.layer_map": ("LayerMap",),
     "padiff.weights.special": ("add_special_init",),
     "padiff.autodiff.weights": ("assign_weight",),
-    "padiff.inputs": ("Inputs",),
+    "padiff.engine.inputs": ("Inputs",),
     "padiff.records": ("Tolerance",),
-    "padiff.result": ("Result",),
+    "padiff.engine.result": ("Result",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

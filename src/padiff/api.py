@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance
+from padiff.engine.inputs import fresh_arguments, one_or_two
+from padiff.engine.pipeline import Job, copy_weights, match, run_job
+from padiff.engine.result import Result
 from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
-from padiff.inputs import fresh_arguments, one_or_two
-from padiff.pipeline import Job, copy_weights, match, run_job
 from padiff.records import Rules, Tolerance
-from padiff.result import Result
 
 LATER = "single step, op level and dumps come with a later version; module level in one process works today"
 

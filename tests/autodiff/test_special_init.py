@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from padiff import add_special_init, assign_weight, auto_diff
-from padiff.weights import special as special_init
 from padiff.errors import ArgumentError
+from padiff.weights import special as special_init
 from tests.autodiff.conftest import Log
 from tests.autodiff.models import SimpleLayer, SimpleModule
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.rounding import tolerance_that_holds
 from padiff.autodiff.trees import around, draw, route, titled
+from padiff.engine.result import Result
 from padiff.records import Comparison, Divergence, ModuleTree, Numbers, SourceLine, Tolerance, WeightPlan
-from padiff.result import Result
 
 STAGES = {
     "forward": "Forward Stage",

@@ -8,8 +8,8 @@ import numpy as np
 
 from padiff.compare.kinds import kind_of
 from padiff.compare.tolerance import round_up, rounding_bound
+from padiff.engine.result import Result
 from padiff.records import Comparison, ModuleTree, StepComparison, Tolerance
-from padiff.result import Result
 
 
 def tolerance_that_holds(result: Result, *, own_loss: bool) -> Tolerance | None:

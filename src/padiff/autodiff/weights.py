@@ -10,9 +10,9 @@ from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.options import refuse_option
 from padiff.autodiff.roles import PLACES, take_models
 from padiff.autodiff.trees import around, draw, route, titled
+from padiff.engine.pipeline import Job, copy_weights, match
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
-from padiff.pipeline import Job, copy_weights, match
 from padiff.records import ModuleTree, Rules, WeightPlan, WeightProblem
 
 ARGUMENTS = ("base_model", "raw_model", "layer_map")

@@ -16,8 +16,10 @@ from padiff.capture.session import Session
 from padiff.capture.usage import first_use
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.diagnose import find_divergence
+from padiff.engine.inputs import Fresh
+from padiff.engine.result import Result
+from padiff.engine.side_by_side import NOISE_OF_SUMS, SideBySide
 from padiff.frameworks.tree import LiveTree
-from padiff.inputs import Fresh
 from padiff.records import (
     Anchors,
     Comparison,
@@ -38,8 +40,6 @@ from padiff.records import (
     WeightEntry,
     WeightPlan,
 )
-from padiff.result import Result
-from padiff.sidebyside import NOISE_OF_SUMS, SideBySide
 from padiff.weights import FindSpecial, apply_plan, build, plan_by_use, plan_weights
 from padiff.weights.special import find_special_init, special_kinds
 

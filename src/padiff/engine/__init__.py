@@ -1,0 +1,1 @@
+"""Composes the stages into one run: both models, step by step, compared as they go."""
