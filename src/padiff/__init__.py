@@ -17,6 +17,7 @@ del padiff  # the name, in here: it stands for this very module
 
 if TYPE_CHECKING:
     from padiff.api import compare as compare
+    from padiff.api import plan_weights as plan_weights
     from padiff.autodiff.auto_diff import auto_diff as auto_diff
     from padiff.autodiff.dataloader import check_dataloader as check_dataloader
     from padiff.autodiff.later import capture as capture
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
     from padiff.engine.inputs import Inputs as Inputs
     from padiff.engine.result import Result as Result
     from padiff.records import Tolerance as Tolerance
+    from padiff.weights.rules import concat as concat
+    from padiff.weights.rules import split as split
+    from padiff.weights.rules import transpose as transpose
     from padiff.weights.special import add_special_init as add_special_init
 
 __version__ = "1.0.0.dev0"
 
 _HOMES = {
-    "padiff.api": ("compare",),
+    "padiff.api": ("compare", "plan_weights"),
     "padiff.autodiff.auto_diff": ("auto_diff",),
     "padiff.autodiff.dataloader": ("check_dataloader",),
     "padiff.autodiff.later": (
@@ -57,6 +61,7 @@ _HOMES = {
     "padiff.autodiff.weights": ("assign_weight",),
     "padiff.engine.inputs": ("Inputs",),
     "padiff.records": ("Tolerance",),
+    "padiff.weights.rules": ("concat", "split", "transpose"),
     "padiff.engine.result": ("Result",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance
-from padiff.engine.inputs import fresh_arguments, one_or_two
+from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.pipeline import Job, copy_weights, match, run_job
+from padiff.engine.plan import Plan
 from padiff.engine.result import Result
 from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Rules, Tolerance
+from padiff.weights.rules import names_tensor
 
 LATER = "single step, op level and dumps come with a later version; module level in one process works today"
 
@@ -31,7 +34,7 @@ def compare(
     tolerance: str | tuple[float, float] | Tolerance = "auto",
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
-    rules: Rules | Mapping[str, str] | None = None,
+    rules: Mapping[str, Any] | None = None,
     dump: str | Path | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -48,6 +51,7 @@ def compare(
         raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
+    module_rules, weight_rules = _rules(rules, base_live, raw_live)
     job = Job(
         base=base_live,
         raw=raw_live,
@@ -57,7 +61,8 @@ def compare(
         steps=check_steps(steps),
         backward=phase == "both",
         tolerance=as_tolerance(tolerance),
-        rules=_rules(rules, base_live, raw_live),
+        rules=module_rules,
+        weight_rules=weight_rules,
     )
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
@@ -119,22 +124,72 @@ def check_steps(steps: Any) -> int:
     return steps
 
 
-def _rules(rules: Rules | Mapping[str, str] | None, base: LiveTree, raw: LiveTree) -> Rules:
-    if rules is None or isinstance(rules, Rules):
-        return rules or Rules()
+def plan_weights(
+    base: Any, raw: Any, inputs: Any = None, *, rules: Mapping[str, Any] | None = None, layer_map: Any = None
+) -> Plan:
+    """Say for every parameter and buffer of raw where it comes from, without writing anything.
+
+    With ``inputs`` both models run once, and the order in which they use their tensors joins the evidence.
+    """
+    base_live = module_tree(adapter_of_model(base, "base"), base)
+    raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
+    module_rules, weight_rules = _rules(rules, base_live, raw_live)
+    if layer_map is not None:
+        module_rules = layer_map.rules(base_live, raw_live)
+    pair = (Inputs(), Inputs()) if inputs is None else one_or_two(inputs, base_live, raw_live)
+    job = Job(
+        base=base_live,
+        raw=raw_live,
+        arguments=fresh_arguments(base_live, raw_live, *pair),
+        rules=module_rules,
+        weight_rules=weight_rules,
+    )
+    if inputs is not None:
+        for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
+            check_arguments(live, side, arguments)
+    return Plan(job, match(job, run=inputs is not None))
+
+
+def _rules(rules: Any, base: LiveTree, raw: LiveTree) -> tuple[Rules, dict[str, Any]]:
+    """Rules about modules, which pair them, and rules about tensors, which fill them."""
+    if rules is None:
+        return Rules(), {}
     if not isinstance(rules, Mapping):
         raise ArgumentError(
-            f"rules is a {type(rules).__name__}, expected a dict of module paths",
+            f"rules is a {type(rules).__name__}, expected a dict of paths",
             'write it as {"path in raw": "path in base"}',
         )
     base_paths, raw_paths = base.tree.by_path(), raw.tree.by_path()
-    for raw_path, base_path in rules.items():
-        for path, known, side in ((raw_path, raw_paths, "raw"), (base_path, base_paths, "base")):
-            if path not in known:
-                raise ArgumentError(
-                    f"rules: {side} has no module {path!r}", 'rules are written {"raw.path": "base.path"}'
-                )
-    return Rules(pairs=tuple((base_path, raw_path) for raw_path, base_path in rules.items()))
+    pairs: list[tuple[str, str]] = []
+    weights: dict[str, Any] = {}
+    for key, rule in rules.items():
+        if isinstance(rule, str) and key in raw_paths and rule in base_paths:
+            pairs.append((rule, key))
+        elif isinstance(rule, str) and "*" in key and not names_tensor(key, raw):
+            pairs += _starred(key, rule, base_paths, raw_paths)
+        elif isinstance(rule, str) and key in raw_paths:
+            raise ArgumentError(f"rules: base has no module {rule!r}", 'rules are written {"raw.path": "base.path"}')
+        else:
+            weights[key] = rule
+    return Rules(pairs=tuple(pairs)), weights
+
+
+def _starred(key: str, rule: str, base: Mapping[str, Any], raw: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of modules that a rule with ``*`` names."""
+    found: list[tuple[str, str]] = []
+    pattern = re.compile(re.escape(key).replace(r"\*", r"([^.]+)"))
+    for path in raw:
+        hit = pattern.fullmatch(path)
+        if hit:
+            partner = rule
+            for star in hit.groups():
+                partner = partner.replace("*", star, 1)
+            if partner not in base:
+                raise ArgumentError(f"rules: base has no module {partner!r}, which {key!r} names for {path!r}")
+            found.append((partner, path))
+    if not found:
+        raise ArgumentError(f"rules: raw has neither module nor tensor that {key!r} names")
+    return found
 
 
 def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:

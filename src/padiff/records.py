@@ -450,6 +450,10 @@ class WeightEntry(PlainData):
     """Where not 0: the joined parts are laid out head by head, each head with all parts."""
     evidence: str = ""
     confidence: float = 1.0
+    alternatives: tuple[str, ...] = ()
+    """What else it could have been, where the evidence does not settle it."""
+    function: Callable[[Mapping[str, Array]], Array] | None = None
+    """A function of the user's that makes it from base's arrays."""
 
     def __str__(self) -> str:
         return f"{self.path} <- {' + '.join(source.path for source in self.sources)}"

@@ -19,6 +19,7 @@ from padiff.diagnose import find_divergence
 from padiff.engine.inputs import Fresh
 from padiff.engine.result import Result
 from padiff.engine.side_by_side import NOISE_OF_SUMS, SideBySide
+from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Anchors,
@@ -41,6 +42,7 @@ from padiff.records import (
     WeightPlan,
 )
 from padiff.weights import FindSpecial, apply_plan, build, plan_by_use, plan_weights
+from padiff.weights.rules import Rule, entries_of
 from padiff.weights.special import find_special_init, special_kinds
 
 Loss = Callable[[Any], Any] | None
@@ -59,6 +61,8 @@ class Job:
     backward: bool = True
     tolerance: Tolerance = field(default_factory=Tolerance)
     rules: Rules = field(default_factory=Rules)
+    weight_rules: Mapping[str, Rule] = field(default_factory=dict)
+    """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
 
 
@@ -72,6 +76,14 @@ class Matching:
 
 
 def match(job: Job, *, run: bool) -> Matching:
+    """Plan the weights, the user's rules above all."""
+    matching = _match(job, run=run)
+    if not job.weight_rules:
+        return matching
+    return override(job, matching, entries_of(job.weight_rules, job.base, job.raw))
+
+
+def _match(job: Job, *, run: bool) -> Matching:
     """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
     rules = replace(job.rules, skip_parameterless=False, alike=_alike(job))  # the first is about calls
     pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
@@ -86,6 +98,30 @@ def match(job: Job, *, run: bool) -> Matching:
     if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
         return Matching(plan)
     return Matching(other, anchors)
+
+
+def override(job: Job, matching: Matching, entries: Sequence[WeightEntry]) -> Matching:
+    """Entries that the user gives, in place of the plan's own for the same tensors; what they mend is no problem."""
+    tensors = job.raw.tensors()
+    unknown = [entry.path for entry in entries if entry.path not in tensors]
+    if unknown:
+        raise ArgumentError(f"raw has no tensor {unknown[0]!r}")
+    base = job.base.tensors()
+    lost = [source.path for entry in entries for source in entry.sources if source.path not in base]
+    if lost:
+        raise ArgumentError(f"base has no tensor {lost[0]!r}")
+    given = {id(tensors[entry.path]) for entry in entries}
+    read = {source.path for entry in entries for source in entry.sources}
+    plan = matching.plan
+    kept = [entry for entry in plan.entries if id(tensors[entry.path]) not in given]
+    problems = [
+        problem
+        for problem in plan.problems
+        if id(tensors.get(problem.raw_path)) not in given and problem.base_path not in read
+    ]
+    unmatched = [one for one in plan.unmatched if one.path not in read]
+    changed = replace(plan, entries=(*kept, *entries), problems=tuple(problems), unmatched=tuple(unmatched))
+    return replace(matching, plan=changed)
 
 
 def _told(plan: WeightPlan) -> bool:
@@ -215,7 +251,7 @@ class _State:
             tolerance = replace(tolerance, atol=NOISE_OF_SUMS * _largest(base.values()))
         found: list[Comparison] = []
         for entry in self._plan.entries:
-            if entry.role != role or entry.path not in raw:
+            if entry.role != role or entry.path not in raw or not entry.sources:
                 continue
             values = [base.get(source.path) for source in entry.sources]
             outcome = self._outcome(entry, values, raw[entry.path], tolerance)

@@ -37,7 +37,8 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
         target = targets[entry.path]
         if len(entry.sources) == 1 and sources[entry.sources[0].path] is target:
             continue
-        arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
+        wanted = [source.path for source in entry.sources] if entry.function is None else list(sources)
+        arrays = {path: base.adapter.to_numpy(sources[path]) for path in wanted}
         undo.append(_rewriting(raw, target))
         raw.adapter.assign(target, build(entry, arrays))
 
@@ -65,6 +66,8 @@ def _replacing(module: Any, name: str, tensor: Any) -> Callable[[], None]:
 
 def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     """The elements that belong into one tensor of raw, from base's arrays by path; a view where possible."""
+    if entry.function is not None:
+        return np.asarray(entry.function(arrays)).reshape(entry.shape)
     parts = [_part(source, arrays[source.path]) for source in entry.sources]
     if entry.stack:
         each = len(parts) // entry.stack

@@ -115,9 +115,18 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
         layer = (
             (spec.layer if not prefix else "linear") if spec and any(a.held.stored for a in atoms.values()) else None
         )
-        path = join(node.path, prefix) if prefix else node.path
-        units.append(Unit(node, path, layer, dict(atoms), numbers=numbers_of(path)))
+        owner = _owner(live, node, atoms) if prefix and spec else node
+        path = owner.path if owner is not node else join(node.path, prefix) if prefix else node.path
+        units.append(Unit(owner, path, layer, dict(atoms), numbers=numbers_of(path)))
     return units
+
+
+def _owner(live: LiveTree, node: ModuleNode, atoms: Mapping[str, Atom]) -> ModuleNode:
+    """The module inside a layer matched as one thing that holds a part whole, if there is one: ``attn.q_proj``."""
+    owners = {atom.held.path.rpartition(".")[0] for atom in atoms.values()}
+    if len(owners) != 1 or any(atom.parts > 1 for atom in atoms.values()):
+        return node
+    return live.tree.by_path().get(owners.pop(), node)
 
 
 def _atom(held: Held, stored: Stored, place: int) -> Atom:

@@ -1,0 +1,157 @@
+"""``plan_weights``: to look at, change, save, run without padiff, load and carry out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+
+import padiff
+from padiff.errors import ArgumentError, WeightError
+from tests.twins import batch, net
+
+X = np.random.default_rng(0).normal(size=(3, 5, 12)).astype("float32")
+
+
+class Separate(torch.nn.Module):
+    """Attention with three projections, defined in another order than used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.v_proj = torch.nn.Linear(12, 12)
+        self.k_proj = torch.nn.Linear(12, 12)
+        self.q_proj = torch.nn.Linear(12, 12)
+        self.out = torch.nn.Linear(12, 12)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (layer(x).unflatten(-1, (3, 4)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        return self.out(((q @ k.transpose(-1, -2)) * 0.5).softmax(-1).matmul(v).transpose(1, 2).flatten(2))
+
+
+class Fused(paddle.nn.Layer):
+    """The same with one projection for all three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = paddle.nn.Linear(12, 36)
+        self.proj = paddle.nn.Linear(12, 12)
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        q, k, v = self.qkv(x).reshape([b, s, 3, 3, 4]).transpose([2, 0, 3, 1, 4]).unbind(0)
+        scores = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * 0.5)
+        return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, 12]))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_fused_and_separate(swap: bool) -> None:
+    base, raw = (Fused(), Separate()) if swap else (Separate(), Fused())
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert result.coverage["parameters"] == 1.0
+    assert any("q_proj" in c.base_path + c.raw_path and c.role == "output" for c in result.comparisons)
+
+
+def test_says_where_everything_comes_from() -> None:
+    plan = padiff.plan_weights(Separate(), Fused(), X)
+    by_path = {entry.path: [source.path for source in entry.sources] for entry in plan.entries}
+    assert by_path["qkv.weight"] == ["q_proj.weight", "k_proj.weight", "v_proj.weight"]
+    assert by_path["proj.bias"] == ["out.bias"]
+    text = str(plan)
+    assert "q_proj.weight turned + k_proj.weight turned" in text
+    assert "order of use" in text
+    assert repr(plan) == "Plan(4 entries, 0 unsure, 0 problems)"
+
+
+def test_nothing_is_written_before_apply() -> None:
+    base, raw = Separate(), Fused()
+    before = raw.qkv.weight.numpy().copy()
+    plan = padiff.plan_weights(base, raw, X)
+    assert np.array_equal(before, raw.qkv.weight.numpy())
+    plan.apply()
+    assert not np.array_equal(before, raw.qkv.weight.numpy())
+    assert padiff.compare(base, raw, X, weights="keep").aligned
+
+
+def test_saved_script_runs_without_padiff_and_is_read_back(tmp_path: Path) -> None:
+    base, raw = Separate(), Fused()
+    plan = padiff.plan_weights(base, raw, X)
+    plan.save("convert.py")
+    script = Path("convert.py").read_text(encoding="utf-8")
+    assert "padiff" not in script
+    np.savez("source.npz", **{name: tensor.numpy() for name, tensor in base.state_dict().items()})
+    subprocess.run([sys.executable, "convert.py", "source.npz", "target.npz"], check=True)
+    plan.apply()
+    made = np.load("target.npz")
+    for name, tensor in raw.state_dict().items():
+        assert np.array_equal(made[name], tensor.numpy()), name
+    Path("edited.py").write_text(
+        script.replace("'qkv.bias': (['q_proj.bias', 'k_proj.bias'", "'qkv.bias': (['k_proj.bias', 'q_proj.bias'"),
+        encoding="utf-8",
+    )
+    plan.load("edited.py").apply()
+    assert np.array_equal(raw.qkv.bias.numpy()[:12], base.k_proj.bias.detach().numpy())
+    Path("bad.py").write_text("import os\n", encoding="utf-8")
+    with pytest.raises(ArgumentError, match="no converter"):
+        plan.load("bad.py")
+
+
+def test_rules_override_entry_by_entry() -> None:
+    base, raw = Separate(), Fused()
+    swapped = padiff.concat(
+        padiff.transpose("k_proj.weight"), padiff.transpose("q_proj.weight"), padiff.transpose("v_proj.weight"), axis=1
+    )
+    plan = padiff.plan_weights(base, raw, X, rules={"qkv.weight": swapped})
+    plan.apply()
+    assert np.array_equal(raw.qkv.weight.numpy()[:, :12], base.k_proj.weight.detach().numpy().T)
+    assert not padiff.compare(base, raw, X, rules={"qkv.weight": swapped}).aligned
+    rules = {"q_proj.*": padiff.split("qkv.*", 1, 3, axis=0)}
+    plan = padiff.plan_weights(Fused(), Separate(), X, rules={"q_proj.bias": padiff.split("qkv.bias", 1, 3)})
+    entry = next(e for e in plan.entries if e.path == "q_proj.bias")
+    assert (entry.sources[0].start, entry.sources[0].stop, entry.evidence) == (12, 24, "rule")
+    with pytest.raises(ArgumentError, match="its rule gives"):
+        padiff.plan_weights(Fused(), Separate(), X, rules=rules)
+    plan = padiff.plan_weights(base, raw, X, rules={"proj.bias": lambda arrays: arrays["out.bias"] * 0 + 7})
+    plan.apply()
+    assert (raw.proj.bias.numpy() == 7).all()
+
+
+def test_wildcards() -> None:
+    base, raw = net("torch"), net("paddle")
+    rules = {"blocks.*.one.weight": padiff.transpose("blocks.*.two.weight")}
+    padiff.plan_weights(base, raw, batch(), rules=rules).apply()
+    for place in range(3):
+        expected = base.blocks[place].two.weight.detach().numpy().T
+        assert np.array_equal(raw.blocks[place].one.weight.numpy(), expected)
+    found = padiff.compare(base, raw, batch(), weights="keep").divergence
+    assert found is not None
+    assert found.raw_path == "blocks.0.one"
+    assert padiff.compare(base, raw, batch(), rules={"blocks.*": "blocks.*"}).aligned
+
+
+WRONG_RULES = [
+    ({"nothing.weight": "head.weight"}, "raw has no tensor that 'nothing.weight' names"),
+    ({"head.weight": "haed.weight"}, "base has no tensor 'haed.weight'"),
+    ({"head.weight": 3}, "expected a path of base"),
+    ({"blocks.*": "blacks.*"}, "base has no module 'blacks.0'"),
+    ({"head.bias": "embed.bias"}, "its rule gives"),
+]
+
+
+@pytest.mark.parametrize(("rules", "message"), WRONG_RULES, ids=lambda value: str(value)[:30])
+def test_wrong_rules(rules: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        padiff.plan_weights(net("torch"), net("paddle"), rules=rules)
+
+
+def test_a_plan_with_problems_does_not_apply() -> None:
+    plan = padiff.plan_weights(torch.nn.Sequential(torch.nn.Linear(4, 5)), paddle.nn.Sequential(paddle.nn.Linear(4, 6)))
+    assert plan.problems
+    with pytest.raises(WeightError):
+        plan.apply()
