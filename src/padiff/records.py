@@ -146,6 +146,8 @@ class Group(PlainData):
     raw: tuple[int, ...]
     sizes: tuple[int, ...]
     """How much of the fused output each of the several makes up, in order."""
+    heads: int = 0
+    """Where not 0: the fused output is laid out head by head, each head with all parts."""
 
 
 @dataclass(frozen=True)
@@ -433,6 +435,8 @@ class WeightSource(PlainData):
     stop: int | None = None
     index: int | None = None
     """Which slice of the first axis, taken before anything else: one expert of a stack."""
+    interleaved: tuple[int, int, int] | None = None
+    """(heads, parts, part): the axis is laid out head by head, each head with all parts; this is one part of it."""
 
 
 @dataclass(frozen=True)
@@ -460,6 +464,14 @@ class WeightEntry(PlainData):
 
 
 @dataclass(frozen=True)
+class Choice(PlainData):
+    """What the evidence leaves open, declared before anything runs: ways to fill some tensors, the first by default."""
+
+    what: str
+    options: tuple[tuple[str, tuple[WeightEntry, ...]], ...]
+
+
+@dataclass(frozen=True)
 class WeightProblem(PlainData):
     """Why a plan does not stand, at the first place where it fails."""
 
@@ -482,3 +494,4 @@ class WeightPlan(PlainData):
     """(base node, raw node, user's function) where the user fills a module."""
     unmatched: tuple[Unmatched, ...] = ()
     problems: tuple[WeightProblem, ...] = field(default=())
+    choices: tuple[Choice, ...] = ()

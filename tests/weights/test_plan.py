@@ -49,6 +49,28 @@ class Fused(paddle.nn.Layer):
         return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, 12]))
 
 
+class Interleaved(Fused):
+    """Fused head by head: each head's query, key and value lie together."""
+
+    num_heads = 3
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        q, k, v = self.qkv(x).reshape([b, s, 3, 3, 4]).transpose([3, 0, 2, 1, 4]).unbind(0)
+        scores = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * 0.5)
+        return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, 12]))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_interleaved_by_heads(swap: bool) -> None:
+    """Nothing but running can tell; the plan says that it was so."""
+    base, raw = (Interleaved(), Separate()) if swap else (Separate(), Interleaved())
+    plan = padiff.plan_weights(base, raw, X)
+    assert "chosen because outputs match: head by head, 3 heads" in {e.evidence.split(" x")[0] for e in plan.entries}
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+
+
 @pytest.mark.parametrize("swap", [False, True])
 def test_fused_and_separate(swap: bool) -> None:
     base, raw = (Fused(), Separate()) if swap else (Separate(), Fused())

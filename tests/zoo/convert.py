@@ -14,7 +14,10 @@ MATRICES = r"(?!.*(embed|wte|wpe|shared|relative_attention_bias)).*weight"
 """The weights of linear layers, by name: paddle stores them [in, out], torch [out, in]."""
 
 
-def renaming(*rules: tuple[str, str], turned: str = "", dropped: str = "") -> Converter:
+Rule = tuple[str, str | Callable[[re.Match[str]], str]]
+
+
+def renaming(*rules: Rule, turned: str = "", dropped: str = "") -> Converter:
     """All rules one after the other on every name; then two-dimensional tensors whose new name fits are transposed."""
 
     def convert(state: State) -> State:

@@ -219,7 +219,7 @@ def llama(small: bool) -> Models:
     return _both(base, raw)
 
 
-LLAMA = renaming(turned=MATRICES)
+LLAMA = renaming(turned=r"(?!.*(embed|lm_head)).*weight")
 
 
 def phi3(small: bool) -> Models:
@@ -254,7 +254,9 @@ def bart(small: bool) -> Models:
     settings |= {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS}
     settings |= {"encoder_ffn_dim": INNER, "decoder_ffn_dim": 72, "dropout": 0.0}
     layers = depth(small)
-    base = hf.BartModel(hf.BartConfig(**settings, **EAGER, encoder_layers=layers, decoder_layers=layers, use_cache=False))
+    base = hf.BartModel(
+        hf.BartConfig(**settings, **EAGER, encoder_layers=layers, decoder_layers=layers, use_cache=False)
+    )
     raw = nlp.BartModel(nlp.BartConfig(**settings, encoder_layers=layers, decoder_layers=layers))
     return _both(base, raw, decoder_input_ids=tokens(2, 7))
 

@@ -101,11 +101,11 @@ class CallPairing:
         number = -1 - len(self.derived)
         outputs = [call.outputs[0] for call in calls]
         if len(calls) > 1:
-            self.derived[number] = partial(_joined, tuple(slot.tensor for slot in outputs))
+            self.derived[number] = partial(_joined, tuple(slot.tensor for slot in outputs), group.heads)
         else:
             place = group.raw.index(raw.node)
             start = sum(group.sizes[:place])
-            self.derived[number] = partial(_cut, outputs[0].tensor, start, start + group.sizes[place])
+            self.derived[number] = partial(_cut, outputs[0].tensor, start, start + group.sizes[place], group.heads)
         values = {slot.tensor: slot.value for slot in outputs}
         value = self.derived[number](values)
         if value is None:
@@ -161,13 +161,13 @@ def _bare(tree: ModuleTree, node: int) -> bool:
     return not found.children and not found.parameters and not found.buffers
 
 
-def _joined(tensors: tuple[int, ...], values: Mapping[int, Value]) -> Value | None:
+def _joined(tensors: tuple[int, ...], heads: int, values: Mapping[int, Value]) -> Value | None:
     held = [values[tensor] for tensor in tensors if tensor in values]
-    return Joined(held) if len(held) == len(tensors) else None
+    return Joined(held, heads) if len(held) == len(tensors) else None
 
 
-def _cut(tensor: int, start: int, stop: int, values: Mapping[int, Value]) -> Value | None:
-    return Cut(values[tensor], start, stop) if tensor in values else None
+def _cut(tensor: int, start: int, stop: int, heads: int, values: Mapping[int, Value]) -> Value | None:
+    return Cut(values[tensor], start, stop, heads) if tensor in values else None
 
 
 def _times(count: int) -> str:

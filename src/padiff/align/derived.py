@@ -10,10 +10,10 @@ from padiff.records import Array, Value
 
 
 class Joined:
-    """Values one after the other along their last axis."""
+    """Values one after the other along their last axis, as a whole or head by head."""
 
-    def __init__(self, values: Sequence[Value]) -> None:
-        self._values = tuple(values)
+    def __init__(self, values: Sequence[Value], heads: int = 0) -> None:
+        self._values, self._heads = tuple(values), heads
         self.shape = (*values[0].shape[:-1], sum(value.shape[-1] for value in values))
         self.dtype = values[0].dtype
 
@@ -22,17 +22,21 @@ class Joined:
         return any(value.overwritten for value in self._values)
 
     def numpy(self) -> Array:
-        return np.concatenate([value.numpy() for value in self._values], axis=-1)
+        arrays = [value.numpy() for value in self._values]
+        if self._heads:
+            cut = [array.reshape(*array.shape[:-1], self._heads, -1) for array in arrays]
+            return np.concatenate(cut, axis=-1).reshape(self.shape)
+        return np.concatenate(arrays, axis=-1)
 
     def release(self) -> None:
         """The values belong to others."""
 
 
 class Cut:
-    """A stretch of a value's last axis."""
+    """A stretch of a value's last axis, or of what each head has of it."""
 
-    def __init__(self, value: Value, start: int, stop: int) -> None:
-        self._value, self._start, self._stop = value, start, stop
+    def __init__(self, value: Value, start: int, stop: int, heads: int = 0) -> None:
+        self._value, self._start, self._stop, self._heads = value, start, stop, heads
         self.shape = (*value.shape[:-1], stop - start)
         self.dtype = value.dtype
 
@@ -41,7 +45,12 @@ class Cut:
         return self._value.overwritten
 
     def numpy(self) -> Array:
-        return self._value.numpy()[..., self._start : self._stop]
+        array = self._value.numpy()
+        if self._heads:
+            array = array.reshape(*array.shape[:-1], self._heads, -1)
+            start, stop = self._start // self._heads, self._stop // self._heads
+            return array[..., start:stop].reshape(self.shape)
+        return array[..., self._start : self._stop]
 
     def release(self) -> None:
         """The value belongs to another."""

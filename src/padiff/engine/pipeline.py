@@ -16,6 +16,7 @@ from padiff.capture.session import Session
 from padiff.capture.usage import first_use
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.diagnose import find_divergence
+from padiff.engine.decide import decide
 from padiff.engine.inputs import Fresh
 from padiff.engine.result import Result
 from padiff.engine.side_by_side import NOISE_OF_SUMS, SideBySide
@@ -25,6 +26,7 @@ from padiff.records import (
     Anchors,
     Comparison,
     Divergence,
+    Group,
     ModuleNode,
     ModulePairs,
     ModuleTree,
@@ -97,7 +99,21 @@ def _match(job: Job, *, run: bool) -> Matching:
     other, anchors = plan_by_use(job.base, job.raw, *uses)
     if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
         return Matching(plan)
+    if uses[1].tensors:
+        other = decide(job.base, job.raw, job.arguments, other)
+        anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
     return Matching(other, anchors)
+
+
+def _with_heads(job: Job, group: Group, plan: WeightPlan) -> Group:
+    """A group whose fused tensor turned out to be laid out head by head."""
+    paths = {job.raw.tree.nodes[node].path for node in group.raw}
+    for entry in plan.entries:
+        if entry.path.rpartition(".")[0] in paths:
+            heads = entry.heads or next((s.interleaved[0] for s in entry.sources if s.interleaved), 0)
+            if heads:
+                return replace(group, heads=heads)
+    return group
 
 
 def override(job: Job, matching: Matching, entries: Sequence[WeightEntry]) -> Matching:

@@ -34,6 +34,9 @@ class UnitPair:
 def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     """Pairs, and what has no partner in base and in raw."""
     pairs, base, raw = _stacks(base, raw)
+    named = _by_names(base, raw)
+    pairs += named
+    base, raw = _rest(base, raw, named)
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = _rest(base, raw, found)
@@ -42,6 +45,32 @@ def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], l
         pairs += found
         base, raw = _rest(base, raw, found)
     return pairs, list(base), list(raw)
+
+
+def _by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Units whose names say the same and no other's do: no order of use argues against that.
+
+    A model that uses two equal layers in the wrong order must not have their weights swapped to match.
+    """
+    pairs: list[UnitPair] = []
+    for depth in (99, 3, 2):
+        ones, others = _once(base, depth), _once(raw, depth)
+        for key, unit in ones.items():
+            other = others.get(key)
+            if other is not None and fits(unit, other):
+                pairs.append(UnitPair((unit,), (other,), "names, shape", 1.0))
+        base, raw = _rest(base, raw, pairs)
+    return pairs
+
+
+def _once(units: Sequence[Unit], depth: int) -> dict[object, Unit]:
+    """Units by their last words and all numbers, those whose key no other has."""
+    found: dict[object, list[Unit]] = defaultdict(list)
+    for unit in units:
+        words = words_of(unit.path)
+        if depth == 99 or len(words) >= depth:
+            found[(words[-depth:], unit.numbers)].append(unit)
+    return {key: group[0] for key, group in found.items() if len(group) == 1}
 
 
 def _in_named_order(units: Sequence[Unit]) -> list[Unit]:

@@ -13,6 +13,7 @@ from padiff.records import Anchors, Group, Unmatched, Usage, WeightEntry, Weight
 from padiff.weights import problems
 from padiff.weights.apply import build
 from padiff.weights.assign import UnitPair, assign
+from padiff.weights.choices import choices_of
 from padiff.weights.compose import compose
 from padiff.weights.dtypes import loses
 from padiff.weights.rows import Held
@@ -72,7 +73,7 @@ class _Checked:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
             unmatched += [Unmatched("base", atom.held.path, atom.held.role, why) for atom in unit.atoms.values()]
-        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found))
+        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found), choices_of(pairs, self.base, self.raw))
 
     def _ties(self, pairs: Sequence[UnitPair]) -> list[WeightProblem]:
         """Two paths of raw that are one tensor must be filled from equal tensors of base."""

@@ -36,6 +36,11 @@ def take(base, source):
         array = array[how["index"]]
     if "start" in how:
         array = array[(slice(None),) * how["axis"] + (slice(how["start"], how["stop"]),)]
+    if "interleaved" in how:
+        heads, parts, part = how["interleaved"]
+        moved = np.moveaxis(array, how["axis"], 0)
+        moved = moved.reshape(heads, parts, -1, *moved.shape[1:])[:, part]
+        array = np.moveaxis(moved.reshape(-1, *moved.shape[2:]), 0, how["axis"])
     return array.transpose(how["permute"]) if "permute" in how else array
 
 
@@ -100,6 +105,8 @@ def _source(source: WeightSource) -> object:
         how["index"] = source.index
     if source.start is not None:
         how |= {"axis": source.axis, "start": source.start, "stop": source.stop}
+    if source.interleaved is not None:
+        how |= {"axis": source.axis, "interleaved": source.interleaved}
     if source.permute is not None:
         how["permute"] = source.permute
     return (source.path, how) if how else source.path
@@ -142,5 +149,11 @@ def _entry(name: str, sources: Sequence[object], how: dict[str, object]) -> Weig
 def _read(source: Any) -> WeightSource:
     name, how = (source, {}) if isinstance(source, str) else source
     return WeightSource(
-        name, how.get("permute"), how.get("axis", 0), how.get("start"), how.get("stop"), how.get("index")
+        name,
+        how.get("permute"),
+        how.get("axis", 0),
+        how.get("start"),
+        how.get("stop"),
+        how.get("index"),
+        how.get("interleaved"),
     )

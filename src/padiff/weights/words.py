@@ -49,17 +49,22 @@ def words_of(path: str) -> tuple[str, ...]:
 
 def _words_of_component(component: str) -> list[str]:
     text = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", component).lower()
+    if text.isdigit():
+        return []
     joined = re.sub(r"[^a-z0-9]", "", text)
-    if joined in _TO_ONE:
-        return [_TO_ONE[joined]]
-    if joined in SYNONYMS:
-        return [joined]
+    if joined in _TO_ONE or joined in SYNONYMS:
+        return [_TO_ONE.get(joined, joined)]
     words: list[str] = []
-    for word in re.split(r"[^a-z0-9]+", text):
-        plain = word.rstrip("0123456789")
-        known = _TO_ONE.get(word) or (word if word in SYNONYMS else None) or _TO_ONE.get(plain, plain)
+    for word in re.split(r"[^a-z0-9]+", re.sub(r"[^a-z0-9]+(?=\d+$)", "", text)):  # ln_1 is ln1
+        if word in _TO_ONE or word in SYNONYMS:
+            words.append(_TO_ONE.get(word, word))
+            continue
+        stem = word.rstrip("0123456789")
+        known = _TO_ONE.get(stem, stem)
         if known and known not in _EMPTY:
             words.append(known)
+            if stem != word:
+                words.append(known + word[len(stem) :])
     return words
 
 
