@@ -10,7 +10,9 @@ from typing import Any, Literal
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
-from padiff.engine.pipeline import Job, copy_weights, match, run_job
+from padiff.engine.job import Job
+from padiff.engine.matching import match
+from padiff.engine.pipeline import copy_weights, run_job
 from padiff.engine.plan import Plan
 from padiff.engine.result import Result
 from padiff.errors import ArgumentError, NotAvailableError, WeightError

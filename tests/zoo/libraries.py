@@ -30,7 +30,7 @@ def missing(name: str) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load(name: str) -> ModuleType:
     """The library, imported in the way that works."""
     # Installed or not is told before anything is imported: a half-imported library leaves much behind.

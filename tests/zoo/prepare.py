@@ -75,4 +75,4 @@ def write(tensor: Any, array: np.ndarray) -> None:
         import torch
 
         with torch.no_grad():
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            tensor.copy_(torch.as_tensor(np.array(array)))

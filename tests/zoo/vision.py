@@ -370,7 +370,13 @@ def _swin(library: str, small: bool) -> Any:
         return _hf().SwinForImageClassification(settings)
     if library == "torchvision":
         return _tv().SwinTransformer(
-            [s["patch"]] * 2, s["width"], depths, heads, [s["window"]] * 2, num_classes=CLASSES, stochastic_depth_prob=0.0
+            [s["patch"]] * 2,
+            s["width"],
+            depths,
+            heads,
+            [s["window"]] * 2,
+            num_classes=CLASSES,
+            stochastic_depth_prob=0.0,
         )
     return _ppcls("legendary_models.swin_transformer").SwinTransformer(
         img_size=s["image"],
@@ -437,8 +443,7 @@ def _convnext(library: str, small: bool) -> Any:
         from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
         blocks = [
-            CNBlockConfig(dim, after, count)
-            for dim, after, count in zip(dims, [*dims[1:], None], depths, strict=True)
+            CNBlockConfig(dim, after, count) for dim, after, count in zip(dims, [*dims[1:], None], depths, strict=True)
         ]
         return ConvNeXt(blocks, num_classes=CLASSES, layer_scale=0.5)
     return _ppcls("model_zoo.convnext").ConvNeXt(

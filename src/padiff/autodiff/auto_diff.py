@@ -13,7 +13,9 @@ from padiff.autodiff.options import Options, read_call
 from padiff.autodiff.weights import carry_out, roles_line, say_left_out
 from padiff.capture.session import check_arguments
 from padiff.engine.inputs import fresh_arguments, pair_of_dicts
-from padiff.engine.pipeline import Job, match, run_job
+from padiff.engine.job import Job
+from padiff.engine.matching import match
+from padiff.engine.pipeline import run_job
 from padiff.records import StepComparison
 
 COMPARED = {

@@ -10,7 +10,9 @@ from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.options import refuse_option
 from padiff.autodiff.roles import PLACES, take_models
 from padiff.autodiff.trees import around, draw, route, titled
-from padiff.engine.pipeline import Job, copy_weights, match
+from padiff.engine.job import Job
+from padiff.engine.matching import match
+from padiff.engine.pipeline import copy_weights
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import ModuleTree, Rules, WeightPlan, WeightProblem

@@ -10,7 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from padiff.engine.pipeline import Job, Matching, copy_weights, override
+from padiff.engine.job import Job
+from padiff.engine.matching import Matching, override
+from padiff.engine.pipeline import copy_weights
 from padiff.errors import WeightError
 from padiff.records import Unmatched, WeightEntry, WeightPlan, WeightProblem
 from padiff.weights.rules import Rule, entries_of

@@ -16,7 +16,8 @@ from padiff.weights.units import UNKNOWN, Unit
 from padiff.weights.words import likeness, words_of
 
 MOST_JOINED = 4
-_FULL_CELLS = 400_000
+_FULL_CELLS = 200_000
+_NARROW = 60
 PART_ORDER = ("query", "key", "value", "gate", "fc1")
 
 
@@ -67,7 +68,7 @@ def _once(units: Sequence[Unit], depth: int) -> dict[object, Unit]:
     """Units by their last words and all numbers, those whose key no other has."""
     found: dict[object, list[Unit]] = defaultdict(list)
     for unit in units:
-        words = words_of(unit.path)
+        words = words_of(unit.label)
         if depth == 99 or len(words) >= depth:
             found[(words[-depth:], unit.numbers)].append(unit)
     return {key: group[0] for key, group in found.items() if len(group) == 1}
@@ -89,7 +90,11 @@ def _in_named_order(units: Sequence[Unit]) -> list[Unit]:
 
 
 def _siblings(one: Unit, other: Unit) -> bool:
-    return one.path.rpartition(".")[0] == other.path.rpartition(".")[0]
+    return _parent(one) == _parent(other)
+
+
+def _parent(unit: Unit) -> str:
+    return unit.label.rpartition(".")[0]
 
 
 def _rest(base: Sequence[Unit], raw: Sequence[Unit], pairs: Sequence[UnitPair]) -> tuple[list[Unit], list[Unit]]:
@@ -121,7 +126,7 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def score(base: Unit, raw: Unit) -> float:
     """How well two units that fit belong together."""
-    found = 3.0 + 3.0 * likeness(base.path, raw.path)
+    found = 3.0 + 3.0 * likeness(base.label, raw.label)
     if base.layer is not None and base.layer == raw.layer:
         found += 1.0
     elif base.layer is not None and raw.layer is not None:
@@ -155,8 +160,8 @@ def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
 
 
 def join_score(parts: Sequence[Unit], whole: Unit) -> float:
-    parents = {part.path.rpartition(".")[0] for part in parts}
-    alike = max(likeness(part.path.rpartition(".")[0], whole.path.rpartition(".")[0]) for part in parts)
+    parents = {_parent(part) for part in parts}
+    alike = max(likeness(_parent(part), _parent(whole)) for part in parts)
     return len(parts) * 3.5 + 2.0 * alike + (1.0 if len(parents) == 1 else -2.0) + _roles_told(parts)
 
 
@@ -167,7 +172,7 @@ def _roles_told(parts: Sequence[Unit]) -> float:
 
 def part_role(unit: Unit) -> str:
     """``query``, ``key``, ``value``, ``gate``, ``fc1`` where the unit's own name says so."""
-    last = words_of(unit.path.rpartition(".")[2])
+    last = words_of(unit.label.rpartition(".")[2])
     return next((word for word in last if word in PART_ORDER), "")
 
 
@@ -192,7 +197,15 @@ class _Alignment:
         rows, columns = len(self.base), len(self.raw)
         if not rows or not columns:
             return []
-        band = columns if rows * columns <= _FULL_CELLS else max(80, abs(rows - columns) + 80)
+        if rows * columns <= _FULL_CELLS:
+            return self._within(columns)
+        # Long models: near the diagonal first, which is nearly always enough.
+        found = self._within(_NARROW)
+        paired = sum(len(pair.base) for pair in found)
+        return found if paired >= 0.98 * rows else self._within(abs(rows - columns) + 2 * _NARROW)
+
+    def _within(self, band: int) -> list[UnitPair]:
+        rows, columns = len(self.base), len(self.raw)
         best: list[dict[int, float]] = [{} for _ in range(rows + MOST_JOINED + 1)]
         move: list[dict[int, tuple[int, int]]] = [{} for _ in range(rows)]
         for i in range(rows - 1, -1, -1):
@@ -252,7 +265,7 @@ class _Alignment:
 
 
 def _pair(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
-    named = likeness(base[0].path, raw[0].path)
+    named = likeness(base[0].label, raw[0].label)
     used = all(unit.use < math.inf for unit in (*base, *raw))
     order = "order of use" if used else "order of definition"
     if len(base) == len(raw) == 1:
@@ -282,7 +295,7 @@ def _joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPai
     for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
         families: dict[str, list[Unit]] = defaultdict(list)
         for unit in parts_of:
-            families[unit.path.rpartition(".")[0]].append(unit)
+            families[_parent(unit)].append(unit)
         taken: set[int] = set()
         for whole in wholes_of:
             candidates = [
@@ -314,7 +327,7 @@ def _single_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPai
     for _, i, j in sorted(options, key=lambda option: (-option[0], option[1], option[2])):
         if i in done_base or j in done_raw:
             continue
-        named = likeness(base[i].path, raw[j].path)
+        named = likeness(base[i].label, raw[j].label)
         only = by_base[i] == 1 and by_raw[j] == 1
         if named < 0.3 and not only:
             continue

@@ -60,6 +60,8 @@ class Unit:
     """Where it is: the module's path, with the part's or parameter's name where it is less than the module."""
     layer: str | None
     atoms: Mapping[str, Atom]
+    label: str = ""
+    """The path without the positions that wrappers around a single module add: what names are read from."""
     use: float = math.inf
     """When it was first used; infinite when it never was."""
     order: int = 0
@@ -117,8 +119,19 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
         )
         owner = _owner(live, node, atoms) if prefix and spec else node
         path = owner.path if owner is not node else join(node.path, prefix) if prefix else node.path
-        units.append(Unit(owner, path, layer, dict(atoms), numbers=numbers_of(path)))
+        label = _label(live, owner) + path.removeprefix(owner.path)
+        units.append(Unit(owner, path, layer, dict(atoms), label=label.lstrip("."), numbers=numbers_of(label)))
     return units
+
+
+def _label(live: LiveTree, node: ModuleNode) -> str:
+    names: list[str] = []
+    while node.parent >= 0:
+        parent = live.tree.nodes[node.parent]
+        if not (node.name.isdigit() and len(parent.children) == 1 and parent.parent >= 0):
+            names.append(node.name)
+        node = parent
+    return ".".join(reversed(names))
 
 
 def _owner(live: LiveTree, node: ModuleNode, atoms: Mapping[str, Atom]) -> ModuleNode:

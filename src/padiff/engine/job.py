@@ -1,0 +1,37 @@
+"""Everything a comparison needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from padiff.engine.inputs import Fresh
+from padiff.frameworks.tree import LiveTree
+from padiff.records import (
+    Rules,
+    Tolerance,
+)
+from padiff.weights import FindSpecial
+from padiff.weights.rules import Rule
+from padiff.weights.special import find_special_init
+
+Loss = Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a comparison needs to know, checked and in base/raw order."""
+
+    base: LiveTree
+    raw: LiveTree
+    arguments: Fresh
+    losses: tuple[Loss, Loss] = (None, None)
+    optimizers: tuple[Any, Any] | None = None
+    steps: int = 1
+    backward: bool = True
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    rules: Rules = field(default_factory=Rules)
+    weight_rules: Mapping[str, Rule] = field(default_factory=dict)
+    """Raw tensor (``*`` stands for one component) to where it comes from."""
+    special: FindSpecial = find_special_init

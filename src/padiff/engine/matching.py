@@ -1,0 +1,119 @@
+"""Where raw's tensors come from and which modules belong together: rules, names, then the order of use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from padiff.align import pair_modules
+from padiff.capture.usage import first_use
+from padiff.engine.decide import decide
+from padiff.engine.job import Job
+from padiff.errors import ArgumentError
+from padiff.records import (
+    Anchors,
+    Group,
+    Usage,
+    WeightEntry,
+    WeightPlan,
+)
+from padiff.weights import plan_by_use, plan_weights
+from padiff.weights.rules import entries_of
+from padiff.weights.special import special_kinds
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Where raw's tensors come from, and which modules belong together."""
+
+    plan: WeightPlan
+    anchors: Anchors | None = None
+    """None where names and order of definition are evidence enough."""
+
+
+def match(job: Job, *, run: bool) -> Matching:
+    """Plan the weights, the user's rules above all."""
+    matching = _match(job, run=run)
+    if not job.weight_rules:
+        return matching
+    return override(job, matching, entries_of(job.weight_rules, job.base, job.raw))
+
+
+def _match(job: Job, *, run: bool) -> Matching:
+    """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
+    rules = replace(job.rules, skip_parameterless=False, alike=alike(job))  # the first is about calls
+    pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
+    plan = plan_weights(job.base, job.raw, pairs, job.special)
+    told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
+    if told or (not plan.problems and _same_names(plan)):
+        return Matching(plan)
+    uses = [Usage(), Usage()]
+    if run:
+        uses = _uses(job)
+    other, anchors = plan_by_use(job.base, job.raw, *uses)
+    if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
+        return Matching(plan)
+    if uses[1].tensors:
+        other = decide(job.base, job.raw, job.arguments, other)
+        anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
+    return Matching(other, anchors)
+
+
+def _with_heads(job: Job, group: Group, plan: WeightPlan) -> Group:
+    """A group whose fused tensor turned out to be laid out head by head."""
+    paths = {job.raw.tree.nodes[node].path for node in group.raw}
+    for entry in plan.entries:
+        if entry.path.rpartition(".")[0] in paths:
+            heads = entry.heads or next((s.interleaved[0] for s in entry.sources if s.interleaved), 0)
+            if heads:
+                return replace(group, heads=heads)
+    return group
+
+
+def override(job: Job, matching: Matching, entries: Sequence[WeightEntry]) -> Matching:
+    """Entries that the user gives, in place of the plan's own for the same tensors; what they mend is no problem."""
+    tensors = job.raw.tensors()
+    unknown = [entry.path for entry in entries if entry.path not in tensors]
+    if unknown:
+        raise ArgumentError(f"raw has no tensor {unknown[0]!r}")
+    base = job.base.tensors()
+    lost = [source.path for entry in entries for source in entry.sources if source.path not in base]
+    if lost:
+        raise ArgumentError(f"base has no tensor {lost[0]!r}")
+    given = {id(tensors[entry.path]) for entry in entries}
+    read = {source.path for entry in entries for source in entry.sources}
+    plan = matching.plan
+    kept = [entry for entry in plan.entries if id(tensors[entry.path]) not in given]
+    problems = [
+        problem
+        for problem in plan.problems
+        if id(tensors.get(problem.raw_path)) not in given and problem.base_path not in read
+    ]
+    unmatched = [one for one in plan.unmatched if one.path not in read]
+    changed = replace(plan, entries=(*kept, *entries), problems=tuple(problems), unmatched=tuple(unmatched))
+    return replace(matching, plan=changed)
+
+
+def _told(plan: WeightPlan) -> bool:
+    """Without a run only a plan that leaves nothing over and guesses nothing is better than saying what is wrong."""
+    left = any(one.side == "base" and one.kind == "parameter" for one in plan.unmatched)
+    return not left and all(entry.confidence >= 0.9 for entry in plan.entries)
+
+
+def alike(job: Job) -> frozenset[tuple[str, str]]:
+    return special_kinds(job.base.adapter.name, job.raw.adapter.name)
+
+
+def _uses(job: Job) -> list[Usage]:
+    try:
+        return [first_use(live, one) for live, one in zip((job.base, job.raw), job.arguments(), strict=True)]
+    except Exception:  # the model's own: it comes again, and is explained, when the model is run for good
+        return [Usage(), Usage()]
+
+
+def _same_names(plan: WeightPlan) -> bool:
+    """Every tensor is filled from the one of the same owner's name."""
+    return all(
+        len(entry.sources) == 1 and entry.path.rpartition(".")[0] == entry.sources[0].path.rpartition(".")[0]
+        for entry in plan.entries
+    )

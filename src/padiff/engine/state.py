@@ -1,0 +1,124 @@
+"""Compares what belongs to modules rather than calls: gradients of parameters, weights, buffers, the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from padiff.compare.arrays import compare_arrays, missing
+from padiff.engine.job import Job
+from padiff.engine.side_by_side import NOISE_OF_SUMS
+from padiff.frameworks.tree import LiveTree
+from padiff.records import (
+    Comparison,
+    ModuleNode,
+    ModuleTree,
+    Outcome,
+    Phase,
+    Role,
+    Tolerance,
+    Value,
+    WeightEntry,
+    WeightPlan,
+)
+from padiff.weights import build
+
+
+class State:
+    """Compares what belongs to modules rather than calls: gradients of parameters, weights, buffers, the loss."""
+
+    def __init__(self, job: Job, plan: WeightPlan, step: int) -> None:
+        self._job, self._plan, self._step = job, plan, step
+        self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
+
+    def loss(self, base: Value | None, raw: Value | None, outputs: Sequence[Comparison]) -> list[Comparison]:
+        """The loss against the loss; a sum of terms that cancel is as uncertain as its terms."""
+        if base is None and raw is None:
+            return []
+        tolerance = self._job.tolerance
+        if tolerance.mode == "auto":
+            sizes = [c.outcome.numbers.base_rms for c in outputs if c.outcome.numbers is not None]
+            tolerance = replace(tolerance, atol=NOISE_OF_SUMS * max(sizes, default=0.0))
+        if base is None or raw is None:
+            outcome = missing("only one of the models yields a loss")
+        elif base.shape != raw.shape:  # a scalar is a scalar, with or without an axis of length one
+            outcome = compare_arrays(base.numpy().reshape(()), raw.numpy().reshape(()), tolerance)
+        else:
+            outcome = compare_arrays(base.numpy(), raw.numpy(), tolerance)
+        base_root, raw_root = self._job.base.tree.nodes[0], self._job.raw.tree.nodes[0]
+        return [Comparison("forward", self._step, "loss", "", "", base_root.kind, raw_root.kind, "loss", outcome)]
+
+    def tensors(
+        self, phase: Phase, role: Role, base: Mapping[str, Value | None], raw: Mapping[str, Value | None]
+    ) -> list[Comparison]:
+        base, raw = _under_all_paths(self._job.base, base), _under_all_paths(self._job.raw, raw)
+        tolerance = self._job.tolerance
+        if tolerance.mode == "auto" and phase == "gradient":
+            tolerance = replace(tolerance, atol=NOISE_OF_SUMS * _largest(base.values()))
+        found: list[Comparison] = []
+        for entry in self._plan.entries:
+            if entry.role != role or entry.path not in raw or not entry.sources:
+                continue
+            values = [base.get(source.path) for source in entry.sources]
+            outcome = self._outcome(entry, values, raw[entry.path], tolerance)
+            if outcome is not None:
+                found.append(self._comparison(phase, role, entry, outcome))
+        return found
+
+    def _outcome(
+        self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
+    ) -> Outcome | None:
+        held = [value.numpy() for value in base if value is not None]
+        if raw is None and not held:
+            return None
+        if raw is None:
+            return missing("base has it, raw has none") if any(array.any() for array in held) else None
+        if len(held) < len(base):
+            return missing("raw has it, base has none") if raw.numpy().any() else None
+        expected = build(entry, {s.path: array for s, array in zip(entry.sources, held, strict=True)})
+        return compare_arrays(expected, raw.numpy(), tolerance)
+
+    def _comparison(self, phase: Phase, role: Role, entry: WeightEntry, outcome: Outcome) -> Comparison:
+        base_node = self._owners["base"][entry.sources[0].path]
+        raw_node = self._owners["raw"][entry.path]
+        name = entry.path.removeprefix(raw_node.path).lstrip(".")
+        return Comparison(
+            phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
+        )
+
+
+def _owners(tree: ModuleTree) -> dict[str, ModuleNode]:
+    """Path of every tensor to its module; inside a layer matched as one thing, to that layer."""
+    found: dict[str, ModuleNode] = {}
+    unit: list[ModuleNode] = []
+    for node in tree.nodes:
+        above = unit[node.parent] if node.parent >= 0 else node
+        unit.append(above if above.atomic else node)
+        for spec in (*node.parameters, *node.buffers):
+            found[_path(node.path, spec.name)] = unit[node.index]
+    return found
+
+
+def _largest(values: Iterable[Value | None]) -> float:
+    """The largest root mean square among some tensors."""
+    found = 0.0
+    for value in values:
+        if value is not None and 0 not in value.shape:
+            flat = value.numpy().reshape(-1)
+            flat = flat.astype(np.float32) if flat.dtype.itemsize < 4 else flat
+            found = max(found, math.sqrt(abs(float(np.vdot(flat, flat))) / flat.size))
+    return found
+
+
+def _under_all_paths(live: LiveTree, values: Mapping[str, Value | None]) -> dict[str, Value | None]:
+    """A tied tensor is listed once, under its first path; give it under the others too."""
+    tensors = live.tensors()
+    by_identity = {id(tensors[path]): value for path, value in values.items()}
+    return {path: by_identity[id(tensor)] for path, tensor in tensors.items() if id(tensor) in by_identity}
+
+
+def _path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,82 @@
+"""The outcome of a run, and how much of the models it covers."""
+
+from __future__ import annotations
+
+from padiff.engine.job import Job
+from padiff.engine.result import Result
+from padiff.records import (
+    Divergence,
+    ModulePairs,
+    StepComparison,
+    Unmatched,
+    WeightPlan,
+)
+
+ENOUGH_PARAMETERS = 0.9
+
+
+def result_of(
+    job: Job,
+    copied: WeightPlan | None,
+    plan: WeightPlan,
+    modules: ModulePairs,
+    steps: list[StepComparison],
+    divergence: Divergence | None,
+) -> Result:
+    first = steps[0]
+    compared = {comparison.raw_call for comparison in first.comparisons if comparison.role == "output"}
+    calls = len(first.raw.calls)
+    coverage = {
+        "calls": len(compared) / calls if calls else 0.0,
+        "outputs": _outputs(first),
+        "parameters": _parameters(job, plan),
+    }
+    notes = []
+    if not coverage["outputs"]:
+        notes.append("the models' own outputs hold no tensors that could be compared")
+    if coverage["parameters"] < ENOUGH_PARAMETERS:
+        share = f"{100 * coverage['parameters']:.0f} % of raw's parameters"
+        notes.append(f"only {share} have a partner in base: too little for a verdict")
+    enough = not notes
+    if job.backward and not (first.base.ran_backward and first.raw.ran_backward):
+        sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
+        why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
+        notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
+    unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
+    return Result(
+        aligned=divergence is None and enough,
+        divergence=divergence,
+        steps=tuple(steps),
+        unmatched=tuple(dict.fromkeys(unmatched)),
+        base=job.base.tree,
+        raw=job.raw.tree,
+        tolerance=job.tolerance,
+        plan=copied,
+        notes=tuple(notes),
+        coverage=coverage,
+    )
+
+
+def _outputs(step: StepComparison) -> float:
+    """Share of what raw returns that was compared."""
+    root = next((call for call in step.raw.calls if call.parent < 0), None)
+    if root is None or not root.outputs:
+        return 0.0
+    compared = {c.tensor for c in step.comparisons if c.raw_call == root.index and c.role == "output" and c.tensor >= 0}
+    return len(compared) / len({slot.tensor for slot in root.outputs})
+
+
+def _parameters(job: Job, plan: WeightPlan) -> float:
+    """Share of raw's parameters that the plan holds against base's; those never used or left out by rule don't count."""
+    raw = job.raw
+    tensors = raw.tensors()
+    left_out = {id(tensors[one.path]) for one in plan.unmatched if one.side == "raw" and one.path in tensors}
+    held = {id(tensors[entry.path]) for entry in plan.entries}
+    for node in raw.tree.nodes:
+        if node.path in job.rules.raw_skip:
+            left_out |= {id(parameter) for _, parameter in raw.adapter.own_parameters(raw.modules[node.index])}
+    for _, special, _ in plan.special:
+        for inner in raw.tree.subtree(special):
+            held |= {id(parameter) for _, parameter in raw.adapter.own_parameters(raw.modules[inner])}
+    wanted = [id(parameter) for parameter in raw.parameters().values() if id(parameter) not in left_out]
+    return sum(identity in held for identity in wanted) / len(wanted) if wanted else 1.0

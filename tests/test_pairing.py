@@ -1,0 +1,156 @@
+"""Models of one computation, built differently: shuffled, renamed, wrapped, fused. The pairing is still right."""
+
+from __future__ import annotations
+
+import random
+import string
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import padiff
+
+WIDTH, HIDDEN, HEADS, DEPTH = 12, 20, 3, 3
+X = np.random.default_rng(0).normal(size=(2, 5, WIDTH)).astype("float32")
+KIT = {
+    "torch": (torch.nn.Module, torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Sequential, torch),
+    "paddle": (paddle.nn.Layer, paddle.nn.Linear, paddle.nn.LayerNorm, paddle.nn.Sequential, paddle),
+}
+
+
+def build(framework: str, seed: int, *, names: str, fused: bool, wrapped: bool, swapped: bool = False) -> Any:
+    """A small pre-norm transformer; ``seed`` shuffles definitions and draws names, never what is computed."""
+    module_class, linear, layer_norm, sequential, library = KIT[framework]
+    draw = random.Random(seed)
+
+    class Block(module_class):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            parts = {"norm1": layer_norm(WIDTH), "norm2": layer_norm(WIDTH), "out": linear(WIDTH, WIDTH)}
+            parts |= {"fc1": linear(WIDTH, HIDDEN), "fc2": linear(HIDDEN, WIDTH)}
+            if fused:
+                parts["qkv"] = linear(WIDTH, 3 * WIDTH)
+            else:
+                parts |= {name: linear(WIDTH, WIDTH) for name in ("q_proj", "k_proj", "v_proj")}
+            order = list(parts)
+            draw.shuffle(order)
+            self.where = {}
+            for part in order:
+                name = part if names == "same" else "".join(draw.choices(string.ascii_lowercase, k=6))
+                if names == "random" and part in ("q_proj", "k_proj", "v_proj"):
+                    name = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}[part]
+                self.where[part] = name
+                setattr(self, name, sequential(parts[part]) if wrapped and draw.random() < 0.5 else parts[part])
+
+        def part(self, name: str) -> Any:
+            return getattr(self, self.where[name])
+
+        def heads(self, x: Any) -> Any:
+            x = x.reshape([x.shape[0], x.shape[1], HEADS, WIDTH // HEADS])
+            return x.swapaxes(1, 2) if framework == "torch" else x.transpose([0, 2, 1, 3])
+
+        def attend(self, x: Any) -> Any:
+            if fused:
+                all_three = self.part("qkv")(x)
+                q, k, v = (all_three[..., i * WIDTH : (i + 1) * WIDTH] for i in range(3))
+            else:
+                q, k, v = (self.part(name)(x) for name in ("q_proj", "k_proj", "v_proj"))
+            q, k, v = self.heads(q), self.heads(k), self.heads(v)
+            turned = k.swapaxes(2, 3) if framework == "torch" else k.transpose([0, 1, 3, 2])
+            scores = library.nn.functional.softmax(q @ turned * 0.5, -1)
+            mixed = scores @ v
+            mixed = mixed.swapaxes(1, 2) if framework == "torch" else mixed.transpose([0, 2, 1, 3])
+            return self.part("out")(mixed.reshape([x.shape[0], x.shape[1], WIDTH]))
+
+        def forward(self, x: Any) -> Any:
+            first, second = ("norm2", "norm1") if swapped else ("norm1", "norm2")
+            x = x + self.attend(self.part(first)(x))
+            return x + self.part("fc2")(library.tanh(self.part("fc1")(self.part(second)(x))))
+
+    blocks = [Block() for _ in range(DEPTH)]
+    model = sequential(*blocks)
+    generator = np.random.default_rng(seed)
+    for parameter in model.parameters():
+        value = generator.normal(0.0, 0.3, tuple(parameter.shape)).astype("float32")
+        if framework == "torch":
+            parameter.data.copy_(torch.from_numpy(value))
+        else:
+            parameter.set_value(value)
+    return model
+
+
+def owner(model: Any, block: int, part: str) -> str:
+    return f"{block}.{model[block].where[part]}"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 10_000),
+    frameworks=st.sampled_from([("torch", "torch"), ("torch", "paddle"), ("paddle", "torch"), ("paddle", "paddle")]),
+    names=st.sampled_from(["same", "random"]),
+    fused=st.tuples(st.booleans(), st.booleans()),
+    wrapped=st.booleans(),
+)
+def test_pairing_is_right(seed: int, frameworks: Any, names: str, fused: Any, wrapped: bool) -> None:
+    base = build(frameworks[0], seed, names="same", fused=fused[0], wrapped=False)
+    raw = build(frameworks[1], seed + 1, names=names, fused=fused[1], wrapped=wrapped)
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert result.coverage["parameters"] == 1.0
+    filled = {entry.path: [source.path for source in entry.sources] for entry in result.plan.entries}
+    for block in range(DEPTH):
+        for part in ("norm1", "norm2", "out", "fc1", "fc2"):
+            sources = [s for path, s in filled.items() if path.startswith(owner(raw, block, part) + ".")]
+            assert sources
+            assert all(path.startswith(f"{block}.{part}.") for source in sources for path in source), (part, sources)
+
+
+@pytest.mark.parametrize("frameworks", [("torch", "paddle"), ("torch", "torch")], ids="-".join)
+@pytest.mark.parametrize("fused", [False, True])
+def test_swapped_layers_are_a_divergence(frameworks: tuple[str, str], fused: bool) -> None:
+    """Two equal layers used in the wrong order: their weights are not swapped to make outputs match."""
+    base = build(frameworks[0], 1, names="same", fused=False, wrapped=False)
+    raw = build(frameworks[1], 2, names="same", fused=fused, wrapped=True, swapped=True)
+    result = padiff.compare(base, raw, X)
+    assert not result.aligned
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "0", str(result)
+    filled = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert all(source.split(".")[1] == "norm1" for path, source in filled.items() if path.startswith("0.norm1"))
+
+
+@pytest.mark.parametrize("part", ["norm2", "out", "fc1"])
+@pytest.mark.parametrize("names", ["same", "random"])
+def test_planted_weight_is_found_in_a_model_built_differently(part: str, names: str) -> None:
+    base = build("torch", 1, names="same", fused=False, wrapped=False)
+    raw = build("paddle", 2, names=names, fused=True, wrapped=False)
+    assert padiff.compare(base, raw, X).aligned
+    weight = getattr(raw[1], raw[1].where[part]).weight
+    weight.set_value(weight * 1.01)
+    found = padiff.compare(base, raw, X, weights="keep").divergence
+    assert found is not None
+    assert (found.base_path, found.raw_path) == (f"1.{part}", owner(raw, 1, part)), str(found)
+
+
+def test_grown_to_two_thousand_modules() -> None:
+    """Pairing a deep model takes seconds, renamed and fused or not."""
+    import time
+
+    global DEPTH
+    before, DEPTH = DEPTH, 250
+    try:
+        base = build("torch", 1, names="same", fused=False, wrapped=False)
+        raw = build("torch", 2, names="random", fused=True, wrapped=False)
+        start = time.perf_counter()
+        plan = padiff.plan_weights(base, raw, X)
+        took = time.perf_counter() - start
+    finally:
+        DEPTH = before
+    assert not plan.problems
+    assert len(plan) == 250 * 12
+    assert took < 60, f"{took:.1f} s"
