@@ -156,6 +156,8 @@ class Usage(PlainData):
 
     tensors: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[int, int] = field(default_factory=dict)
+    made: Mapping[int, int] = field(default_factory=dict)
+    """Node to the number of elements its first call returned, where that was one tensor."""
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,8 @@ class Unmatched(PlainData):
     why: str
     inside: str = ""
     """Path of the layer around it that is compared as one, where that is the reason."""
+    idle: bool = False
+    """A tensor that its model never uses, or that is no parameter: nothing is lost without a partner."""
 
     def __str__(self) -> str:
         return f"{self.side} {self.path or '(model)'} ({self.kind}): {self.why}"
@@ -377,6 +381,8 @@ class StepComparison(PlainData):
     """Calls of base and raw that belong together, in the order in which raw's ended."""
     comparisons: tuple[Comparison, ...]
     unmatched: tuple[Unmatched, ...] = ()
+    alike: bool = True
+    """Both models call the same leaves under the same modules."""
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import importlib
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tests.zoo import libraries
-from tests.zoo.convert import BATCH_NORM, COUNTED, State, chained, joined, renaming, reshaped, split
+from tests.zoo.convert import BATCH_NORM, COUNTED, chained, joined, renaming, reshaped, split
 from tests.zoo.prepare import calibrated, randomised, seeded
 
 Models = tuple[Any, Any, Any]
@@ -42,8 +42,7 @@ def _pv() -> Any:
 
 def _ppcls(module: str) -> Any:
     libraries.load("ppcls")
-    import importlib
-
+    importlib.import_module("ppcls.utils.logger").init_logger()
     return importlib.import_module(f"ppcls.arch.backbone.{module}")
 
 
@@ -88,26 +87,36 @@ def alexnet(small: bool) -> Models:
     return base, raw, images(224)
 
 
-def _numbered(state: State, pattern: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Owners of weights whose name fits, in the order of definition, to new names."""
-    owners: list[str] = []
-    for name in state:
-        owner = name.rpartition(".")[0]
-        if re.fullmatch(pattern, owner) and owner not in owners:
-            owners.append(owner)
-    return dict(zip(owners, names, strict=True))
-
-
 ALEXNET = renaming(
     (r"^features\.0\.", "_conv1._conv."),
     (r"^features\.3\.", "_conv2._conv."),
-    (r"^features\.6\.", "_conv3._conv."),
-    (r"^features\.8\.", "_conv4._conv."),
+    (r"^features\.6\.", "_conv3."),
+    (r"^features\.8\.", "_conv4."),
     (r"^features\.10\.", "_conv5._conv."),
     (r"^classifier\.1\.", "_fc6."),
     (r"^classifier\.4\.", "_fc7."),
     (r"^classifier\.6\.", "_fc8."),
     turned=r"_fc.*",
+)
+
+
+def squeezenet(small: bool) -> Models:
+    """Really different: torchvision's pools round up, paddle's down. At 224 the second pool is the first to tell."""
+    seeded()
+    base, raw = _tv().squeezenet1_0(num_classes=CLASSES), _pv().squeezenet1_0(num_classes=CLASSES)
+    randomised(base)
+    raw.eval()
+    return base, raw, images(224)
+
+
+_FIRES = {"3": "1", "4": "2", "5": "3", "7": "4", "8": "5", "9": "6", "10": "7", "12": "8"}
+SQUEEZENET = renaming(
+    (r"^features\.0\.", "_conv."),
+    (r"^features\.(\d+)\.(\w+)\.", lambda m: f"_conv{_FIRES[m[1]]}.{m[2]}._conv."),
+    (r"squeeze", "_conv"),
+    (r"expand1x1", "_conv_path1"),
+    (r"expand3x3", "_conv_path2"),
+    (r"^classifier\.1\.", "_conv9."),
 )
 
 MOBILENET_V3 = renaming(
@@ -564,13 +573,65 @@ def efficientnet_torch(small: bool) -> Models:
     return _cnn(base, _timm().create_model("efficientnet_b0", num_classes=CLASSES), 64)
 
 
-def mobilenet_v2_ppcls(small: bool) -> Models:
+_FIRST = {"0.0": "conv_dw", "0.1": "bn1", "1.fc1": "se.conv_reduce", "1.fc2": "se.conv_expand"}
+_FIRST |= {"2.0": "conv_pw", "2.1": "bn2"}
+_OTHER = {"0.0": "conv_pw", "0.1": "bn1", "1.0": "conv_dw", "1.1": "bn2"}
+_OTHER |= {"2.fc1": "se.conv_reduce", "2.fc2": "se.conv_expand", "3.0": "conv_pwl", "3.1": "bn3"}
+EFFICIENTNET = renaming(
+    (r"^features\.0\.0\.", "conv_stem."),
+    (r"^features\.0\.1\.", "bn1."),
+    (r"^features\.8\.0\.", "conv_head."),
+    (r"^features\.8\.1\.", "bn2."),
+    (r"^features\.1\.(\d)\.block\.(\d\.\w+)\.", lambda m: f"blocks.0.{m[1]}.{_FIRST[m[2]]}."),
+    (
+        r"^features\.(\d)\.(\d)\.block\.(\d\.\w+)\.",
+        lambda m: f"blocks.{int(m[1]) - 1}.{m[2]}.{_OTHER[m[3]]}.",
+    ),
+    (r"^classifier\.1\.", "classifier."),
+)
+
+
+def mobilenet_v2_torch(small: bool) -> Models:
     seeded()
     base = _timm().create_model("mobilenetv2_100", num_classes=CLASSES)
     return _cnn(base, _tv().mobilenet_v2(num_classes=CLASSES), 64)
+
+
+_STARTS = (1, 2, 4, 7, 11, 14, 17)
+"""Of timm's stages, in torchvision's numbering of blocks."""
+_SEPARABLE = {"conv_dw": "0.0", "bn1": "0.1", "conv_pw": "1", "bn2": "2"}
+_INVERTED = {"conv_pw": "0.0", "bn1": "0.1", "conv_dw": "1.0", "bn2": "1.1", "conv_pwl": "2", "bn3": "3"}
+MOBILENET_V2_TORCH = renaming(
+    (r"^conv_stem\.", "features.0.0."),
+    (r"^bn1\.", "features.0.1."),
+    (r"^conv_head\.", "features.18.0."),
+    (r"^bn2\.", "features.18.1."),
+    (r"^blocks\.0\.0\.(\w+)\.", lambda m: f"features.1.conv.{_SEPARABLE[m[1]]}."),
+    (
+        r"^blocks\.(\d)\.(\d)\.(\w+)\.",
+        lambda m: f"features.{_STARTS[int(m[1])] + int(m[2])}.conv.{_INVERTED[m[3]]}.",
+    ),
+    (r"^classifier\.", "classifier.1."),
+)
 
 
 def resnet50_ppcls(small: bool) -> Models:
     seeded()
     base = _timm().create_model("resnet50", num_classes=CLASSES)
     return _cnn(base, _ppcls("legendary_models.resnet").ResNet50(class_num=CLASSES), 64)
+
+
+_BLOCKS = {"1": 0, "2": 3, "3": 7, "4": 13}
+"""Blocks before each stage of ResNet-50."""
+RESNET_TO_PPCLS = renaming(
+    *BATCH_NORM,
+    (r"^conv1\.", "stem.0.conv."),
+    (r"^bn1\.", "stem.0.bn."),
+    (r"^layer(\d)\.(\d)\.", lambda m: f"blocks.{_BLOCKS[m[1]] + int(m[2])}."),
+    (r"^(blocks\.\d+)\.conv(\d)\.", lambda m: f"{m[1]}.conv{int(m[2]) - 1}.conv."),
+    (r"^(blocks\.\d+)\.bn(\d)\.", lambda m: f"{m[1]}.conv{int(m[2]) - 1}.bn."),
+    (r"downsample\.0", "short.conv"),
+    (r"downsample\.1", "short.bn"),
+    turned=r"fc\.weight",
+    dropped=COUNTED,
+)

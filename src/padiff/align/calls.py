@@ -68,6 +68,21 @@ class CallPairing:
                 found.append(call)
         return found
 
+    @property
+    def alike(self) -> bool:
+        """Both models call the same leaves under the same modules."""
+        return self._twins
+
+    def candidates_after(self, base: Call) -> list[Call]:
+        """Calls of leaves without tensors that follow a call of base, up to the next that holds some."""
+        found: list[Call] = []
+        for call in self._order[self._place.get(base.index, len(self._order)) + 1 :]:
+            if _bare(self._trees["base"], call.node):
+                found.append(call)
+            elif not self._trees["base"].nodes[call.node].children:
+                break
+        return found
+
     def hinted(self, raw: Call) -> int | None:
         """The node of base that kind and place in the tree speak for, where calls decide."""
         return self._hints.get(raw.node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import Any
 
@@ -29,6 +30,7 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
     read: dict[str, int] = {}
     called: dict[str, int] = {}
     calls: dict[int, int] = {}
+    made: dict[int, int] = {}
     node_of = live.node_of()
     clock = 0
 
@@ -46,17 +48,19 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
         for path in owned.get(id(module), ()):
             called.setdefault(path, tick())
 
+    def on_leave(module: Any, output: Any) -> None:
+        if adapter.is_tensor(output):
+            made.setdefault(node_of[id(module)], math.prod(adapter.shape(output)))
+
     with ExitStack() as stack:
         stack.enter_context(preserved(live, buffers=True))
-        handles = adapter.attach(
-            {id(module): module for module in live.modules}.values(), on_enter, lambda *_: None, lambda *_: None
-        )
+        modules = {id(module): module for module in live.modules}
+        handles = adapter.attach(modules.values(), on_enter, on_leave, lambda *_: None)
         for handle in handles:
             stack.callback(handle.remove)
         stack.enter_context(adapter.watch_reads(on_read))
         stack.enter_context(adapter.no_grad())
         call_model(live.model, arguments.args, dict(arguments.kwargs))
     tied = {path for same in paths.values() if len(same) > 1 for path in same}
-    return Usage(
-        {**called, **{path: rank for path, rank in read.items() if path not in tied or path not in called}}, calls
-    )
+    first = {path: rank for path, rank in read.items() if path not in tied or path not in called}
+    return Usage({**called, **first}, calls, made)

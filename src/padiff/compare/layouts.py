@@ -31,8 +31,9 @@ def compare_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, grad
 
 def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array, Array]]:
     """One side keeps once what the other repeats (a position table per batch); gradients add up over the repeats."""
-    if base.ndim != raw.ndim:
-        return []
+    if base.ndim != raw.ndim:  # a leading axis that one side leaves out
+        count = max(base.ndim, raw.ndim)
+        base, raw = (array.reshape((1,) * (count - array.ndim) + array.shape) for array in (base, raw))
     axes = [axis for axis, (one, two) in enumerate(zip(base.shape, raw.shape, strict=True)) if one != two]
     for side, small, large in (("raw", base, raw), ("base", raw, base)):
         if all(small.shape[axis] == 1 for axis in axes):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from padiff.align import PASSIVE, CallPairing, pair_slots
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
@@ -47,8 +49,14 @@ class SideBySide:
         self._pairing = pairing
         self._tolerance = tolerance
         self._base_tree = base_tree
+        self._alike = pairing.alike
+        """Both models call the same leaves: what differs in the small is a difference."""
         self._twins = twins
-        """Both models are built alike, so that what differs in the small is a difference."""
+        """Both models name their tensors alike."""
+        self._maybe_rectified: list[int] = []
+        """Raw calls of norms that returned their partner's output with negatives set to zero."""
+        self._unfinished: dict[int, tuple[Call, Call]] = {}
+        """Raw tensor of a norm that differs from its partner's to both calls: an activation may follow."""
         self._lone_outputs: list[tuple[str, Comparison]] = []
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
@@ -75,9 +83,11 @@ class SideBySide:
     # --- while raw runs
 
     def on_call(self, call: Call) -> None:
+        self._continue_chain(call)
         base = self._pairing.base_call(call) or self._look_alike(call)
         if base is None:
             return
+        base = self._chain(base, call)
         self._pairing.pair(base, call)
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
@@ -98,14 +108,41 @@ class SideBySide:
                 return base
         shape, hint = call.outputs[0].value.shape, self._pairing.hinted(call)
         alike = [one for one in candidates if one.outputs[0].value.shape == shape and self._same_given(one, call)]
-        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE]
+        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or _alters(call)]
         return next((one for one in alike if one.node == hint or one.kind.lower() == call.kind.lower()), None)
+
+    def _chain(self, base: Call, call: Call) -> Call:
+        """A norm with its own activation beside a norm and an activation: base's two, if raw returned what they do."""
+        if self._alike or len(base.outputs) != 1 or len(call.outputs) != 1 or not _is_norm(self._base_tree, base):
+            return base
+        if self._same(base.outputs[0], call.outputs[0]) or not self._same_given(base, call):
+            return base
+        for after in self._pairing.candidates_after(base):
+            fed = after.inputs and after.inputs[0].tensor == base.outputs[0].tensor
+            if fed and len(after.outputs) == 1 and self._same(after.outputs[0], call.outputs[0]):
+                return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
+        self._unfinished[call.outputs[0].tensor] = (base, call)
+        if _rectified(base.outputs[0].value, call.outputs[0].value):
+            self._maybe_rectified.append(call.index)
+        return base
+
+    def _continue_chain(self, call: Call) -> None:
+        """The other way round: raw's norm and activation beside base's norm with its own."""
+        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].tensor not in self._unfinished:
+            return
+        base, first = self._unfinished.pop(call.inputs[0].tensor)
+        if self._same(base.outputs[0], call.outputs[0], kept=True):
+            self._drop_outputs({first.index})
+
+    def _drop_outputs(self, calls: set[int]) -> None:
+        """What some calls returned is no longer held against base."""
+        self._comparisons = [c for c in self._comparisons if c.raw_call not in calls or c.role != "output"]
 
     def _same_given(self, base: Call, raw: Call) -> bool:
         return bool(base.inputs and raw.inputs) and self._same(base.inputs[0], raw.inputs[0])
 
-    def _same(self, base: Slot, raw: Slot) -> bool:
-        if base.value.shape != raw.value.shape or base.tensor not in self._values:
+    def _same(self, base: Slot, raw: Slot, kept: bool = False) -> bool:
+        if base.value.shape != raw.value.shape or (base.tensor not in self._values and not kept):
             return False
         key = (base.tensor, raw.tensor)
         if key not in self._outcomes:
@@ -145,8 +182,13 @@ class SideBySide:
                 outcome = _one_sided(gradient, "base")
                 self._comparisons.append(replace(place.met, phase="backward", outcome=outcome))
         self._judge_lone_outputs()
+        root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+        if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
+            self._drop_outputs(set(self._maybe_rectified))
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
-        return StepComparison(raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched)
+        return StepComparison(
+            raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched, self._alike
+        )
 
     # --- tensors
 
@@ -159,6 +201,9 @@ class SideBySide:
             if outcome is None:
                 outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._tolerance)
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
+            if self._beside_the_point(role, base, raw, other, right, outcome):
+                self._unmatched.append(Unmatched("raw", raw.path, raw.kind, f"{role} {other.name}: {outcome.message}"))
+                continue
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
         if role == "output":
@@ -171,6 +216,16 @@ class SideBySide:
             for slot in alone:
                 if (side, slot.tensor) not in known:
                     self._lone_slot(role, base, raw, side, slot)
+
+    def _beside_the_point(
+        self, role: Role, base: Call, raw: Call, slot: Slot, slots: Sequence[Slot], outcome: Outcome
+    ) -> bool:
+        """In models built differently, an inner module's further outputs (masks, caches), or one whose output is of
+        another shape because it ends elsewhere, accuse nobody: what is wrong shows in what is made of them."""
+        if outcome.agrees or role != "output" or self._alike or raw.parent < 0:
+            return False
+        holds = bool(self._base_tree.nodes[base.node].children)
+        return slot is not slots[0] or (holds and outcome.reason == "shape")
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
         facts = f"{slot.value.dtype}{list(slot.value.shape)}"
@@ -249,6 +304,24 @@ class SideBySide:
         for number in range(*base.tensors):
             if number not in returned and number in self._values:
                 self._values.pop(number).release()
+
+
+def _alters(call: Call) -> bool:
+    """The call returned something else than it was given: a dropout at work."""
+    if not call.inputs or call.inputs[0].value.shape != call.outputs[0].value.shape:
+        return True
+    return not np.array_equal(call.inputs[0].value.numpy(), call.outputs[0].value.numpy(), equal_nan=True)
+
+
+def _rectified(base: Value, raw: Value) -> bool:
+    if base.shape != raw.shape:
+        return False
+    expected, found = np.maximum(base.numpy(), 0), raw.numpy()
+    return bool(np.abs(expected - found).max(initial=0) <= 1e-4 * np.abs(expected).max(initial=0))
+
+
+def _is_norm(tree: ModuleTree, call: Call) -> bool:
+    return "norm" in (tree.nodes[call.node].layer or tree.nodes[call.node].kind).lower()
 
 
 def _one_sided(gradient: Value, side: str) -> Outcome:

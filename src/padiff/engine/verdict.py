@@ -67,10 +67,11 @@ def _outputs(step: StepComparison) -> float:
 
 
 def _parameters(job: Job, plan: WeightPlan) -> float:
-    """Share of raw's parameters that the plan holds against base's; those never used or left out by rule don't count."""
+    """Share of raw's parameters that the plan holds against base's; those never used, or left out, don't count."""
     raw = job.raw
     tensors = raw.tensors()
-    left_out = {id(tensors[one.path]) for one in plan.unmatched if one.side == "raw" and one.path in tensors}
+    idle = [one.path for one in plan.unmatched if one.side == "raw" and one.idle]
+    left_out = {id(tensors[path]) for path in idle if path in tensors}
     held = {id(tensors[entry.path]) for entry in plan.entries}
     for node in raw.tree.nodes:
         if node.path in job.rules.raw_skip:

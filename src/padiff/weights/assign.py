@@ -51,17 +51,26 @@ def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], l
 def _by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
     """Units whose names say the same and no other's do: no order of use argues against that.
 
-    A model that uses two equal layers in the wrong order must not have their weights swapped to match.
+    A model that uses two equal layers in the wrong order must not have their weights swapped to match. But names that
+    pair only some of a family of equal layers, and leave others over on both sides, are counted differently
+    (conv1 to conv3, conv0 to conv2), and say nothing.
     """
     pairs: list[UnitPair] = []
+    left, right = list(base), list(raw)
     for depth in (99, 3, 2):
-        ones, others = _once(base, depth), _once(raw, depth)
+        ones, others = _once(left, depth), _once(right, depth)
         for key, unit in ones.items():
             other = others.get(key)
             if other is not None and fits(unit, other):
                 pairs.append(UnitPair((unit,), (other,), "names, shape", 1.0))
-        base, raw = _rest(base, raw, pairs)
-    return pairs
+        left, right = _rest(left, right, pairs)
+    doubtful = {_family(unit) for unit in left} & {_family(unit) for unit in right}
+    return [pair for pair in pairs if _family(pair.base[0]) not in doubtful and _family(pair.raw[0]) not in doubtful]
+
+
+def _family(unit: Unit) -> object:
+    """Units that only names and order tell apart: of one block, one shape."""
+    return unit.numbers, tuple(sorted((role, unit.atoms[role].neutral) for role in unit.required))
 
 
 def _once(units: Sequence[Unit], depth: int) -> dict[object, Unit]:
@@ -107,16 +116,34 @@ def _rest(base: Sequence[Unit], raw: Sequence[Unit], pairs: Sequence[UnitPair]) 
 
 def fits(base: Unit, raw: Unit) -> bool:
     """Whether every tensor of one can go into its partner in the other."""
-    if base.required != raw.required:
+    if base.required != raw.required or (base.made and raw.made and base.made != raw.made):
         return False
     for role in base.required:
         one, two = base.atoms[role], raw.atoms[role]
         if UNKNOWN in (one.axes, two.axes):
-            if sorted(one.shape) != sorted(two.shape):
+            if sorted(one.shape) != sorted(two.shape) and not merges(one.shape, two.shape):
                 return False
         elif one.neutral != two.neutral and _flat(one.shape) != _flat(two.shape):
-            return False
+            loose = base.layer is None or raw.layer is None
+            if not (loose and one.parts == two.parts == 1 and merges(one.shape, two.shape)):
+                return False
     return True
+
+
+def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
+    """Whether one shape is the other with neighbouring axes merged: [48, 4, 12] and [48, 48]."""
+    short, long = sorted((one, two), key=len)
+    if len(short) == len(long) or math.prod(one) != math.prod(two) or not short:
+        return False
+    place = 0
+    for size in short:
+        product = 1
+        while product < size and place < len(long):
+            product *= long[place]
+            place += 1
+        if product != size:
+            return False
+    return all(size == 1 for size in long[place:])
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -281,9 +308,9 @@ def _pair(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
 
 
 def _signature(unit: Unit) -> object:
-    return tuple(
-        sorted((role, a.axes == UNKNOWN, a.neutral, a.shape) for role, a in unit.atoms.items() if not a.held.lenient)
-    )
+    """Equal for units that fit the same others."""
+    shapes = sorted((r, a.axes == UNKNOWN, a.neutral, a.shape) for r, a in unit.atoms.items() if not a.held.lenient)
+    return unit.layer is None, unit.made, tuple(shapes)
 
 
 # ------------------------------------------------------------------ out of order

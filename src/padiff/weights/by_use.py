@@ -19,10 +19,13 @@ from padiff.weights.dtypes import loses
 from padiff.weights.rows import Held
 from padiff.weights.units import Unit, units_of
 
+MOST_EXTRA = 0.1
+"""Share of raw's parameters that may be without source when all of base's have found a place: a head too many."""
+
 
 def plan_by_use(base: LiveTree, raw: LiveTree, base_use: Usage, raw_use: Usage) -> tuple[WeightPlan, Anchors]:
     """Where every tensor of raw comes from, and what that says about the modules."""
-    base_units, raw_units = units_of(base, base_use.tensors), units_of(raw, raw_use.tensors)
+    base_units, raw_units = units_of(base, base_use), units_of(raw, raw_use)
     pairs, base_left, raw_left = assign(base_units, raw_units)
     tied, raw_left = _tied(base_units, raw_left)
     plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)
@@ -67,8 +70,11 @@ class _Checked:
         found += self._ties(pairs)
         unmatched: list[Unmatched] = []
         filled = {id(self.raw_tensors[entry.path]) for entry in entries}
+        extra = [unit for unit in raw_left if self.ran and unit.use < math.inf]
+        none_left = not any(unit.use < math.inf for unit in base_left)
+        few = self.ran and none_left and len(extra) <= MOST_EXTRA * len(self.raw.parameters())
         for unit in raw_left:
-            self._left_of_raw(unit, filled, unmatched, found)
+            self._left_of_raw(unit, filled, unmatched, found, excused=few)
         for unit in base_left:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
@@ -95,14 +101,18 @@ class _Checked:
         return one.shape == two.shape and one.tobytes() == two.tobytes()
 
     def _left_of_raw(
-        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], found: list[WeightProblem]
+        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], found: list[WeightProblem], *, excused: bool
     ) -> None:
+        """What base does not fill: of no account, or a few extras that may not matter, or a problem."""
         for atom in unit.atoms.values():
             held = atom.held
-            if id(self.raw_tensors[held.path]) in filled:
+            if id(self.raw_tensors[held.path]) in filled or (held.stored is not None and held.stored.optional):
                 continue
+            why = "base has nothing that fills it"
             if held.lenient or (self.ran and unit.use == math.inf):
-                why = "base has nothing that fills it" + ("" if held.lenient else ", and raw never uses it")
+                why += "" if held.lenient else ", and raw never uses it"
+                unmatched.append(Unmatched("raw", held.path, held.role, why, idle=True))
+            elif excused:
                 unmatched.append(Unmatched("raw", held.path, held.role, why))
             else:
                 found.append(problems.no_tensor("raw", held, self.base.tree.nodes[0]))
@@ -157,8 +167,8 @@ def _anchors(base: LiveTree, raw: LiveTree, pairs: Sequence[UnitPair], base_use:
 
 
 def _whole(unit: Unit) -> bool:
-    """The unit is its module, not a part of it."""
-    return unit.path == unit.node.path and (unit.node.atomic or not unit.node.children)
+    """The unit is its module, not a part of it; children without tensors (a norm's own activation) don't count."""
+    return unit.path == unit.node.path
 
 
 def _group(pair: UnitPair) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ def compose(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEntry]]:
 
 def _plain(pair: UnitPair) -> list[Filled]:
     roles = [role for role in pair.raw[0].atoms if all(role in unit.atoms for unit in (*pair.base, *pair.raw))]
+    if len(pair.base) == len(pair.raw) == 1:  # a table computed on one side in another size is left as it is
+        base_atoms, raw_atoms = pair.base[0].atoms, pair.raw[0].atoms
+        roles = [r for r in roles if math.prod(base_atoms[r].shape) == math.prod(raw_atoms[r].shape)]
     found: list[Filled] = []
     for role in roles:
         base = [unit.atoms[role] for unit in pair.base]

@@ -184,7 +184,7 @@ class _Planner:
                 )
 
     def _leave(self, side: Side, held: Held, why: str) -> None:
-        self.unmatched.append(Unmatched(side, held.path, held.role, why))
+        self.unmatched.append(Unmatched(side, held.path, held.role, why, idle=True))
 
     def _copied(self, side: Side) -> dict[int, str]:
         """Identity to path of the tensors that the plan reads, or writes."""

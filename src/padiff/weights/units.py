@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from padiff.frameworks.layers import Stored
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import ModuleNode
+from padiff.records import ModuleNode, Usage
 from padiff.weights.rows import Held, rows_of
 from padiff.weights.words import numbers_of
 
@@ -65,6 +65,8 @@ class Unit:
     use: float = math.inf
     """When it was first used; infinite when it never was."""
     order: int = 0
+    made: int = 0
+    """Number of elements its module returned when it first ran; 0 where unknown."""
     numbers: tuple[int, ...] = field(default=())
 
     @property
@@ -76,8 +78,9 @@ class Unit:
         return frozenset(role for role, atom in self.atoms.items() if not atom.held.lenient)
 
 
-def units_of(live: LiveTree, use: Mapping[str, int]) -> list[Unit]:
+def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
     """All units of a model in order of first use, those never used last, in definition order."""
+    use = usage.tensors
     found: list[Unit] = []
     hidden: set[int] = set()
     for node in live.tree.nodes:
@@ -88,7 +91,9 @@ def units_of(live: LiveTree, use: Mapping[str, int]) -> list[Unit]:
             hidden.add(node.index)
         found += _units_of_node(live, node)
     found = _oriented(found)
-    found = [replace(unit, use=_first(unit, use), order=place) for place, unit in enumerate(found)]
+    found = [
+        replace(unit, use=_first(unit, use), order=place, made=_made(unit, usage)) for place, unit in enumerate(found)
+    ]
     return sorted(_by_number(found), key=lambda unit: (unit.use, unit.order))
 
 
@@ -102,15 +107,13 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
         if stored is None:
             role = {"gamma": "weight", "g": "weight", "beta": "bias", "b": "bias"}.get(held.name, held.name)
             name = "" if plain_pair and spec is None else held.name
-            axes = UNKNOWN if len(held.spec.shape) == 2 and plain_pair else ""
+            axes = UNKNOWN if len(held.spec.shape) == 2 and (plain_pair or held.role == "parameter") else ""
             groups[(name, "" if not name else held.name)][role if not name else "weight"] = Atom(
                 held, axes, 0, _out(held.spec.shape, 0), 1
             )
             continue
         for place, part in enumerate(stored.parts):
             prefix, _, role = part.rpartition(".")
-            if stored.optional:
-                continue
             groups[(prefix, "")][role] = _atom(held, stored, place)
     units = []
     for (prefix, _), atoms in groups.items():
@@ -182,6 +185,12 @@ def _axes_by_bias(unit: Unit) -> str:
     if rows == columns:
         return ""
     return "oi" if length == rows else "io" if length == columns else ""
+
+
+def _made(unit: Unit, usage: Usage) -> int:
+    """What a module of its own returned; a tensor that a larger module keeps says nothing of the kind."""
+    own = unit.path == unit.node.path and not unit.node.children
+    return usage.made.get(unit.node.index, 0) if own else 0
 
 
 def _first(unit: Unit, use: Mapping[str, int]) -> float:
