@@ -158,6 +158,8 @@ class Usage(PlainData):
     calls: Mapping[int, int] = field(default_factory=dict)
     made: Mapping[int, int] = field(default_factory=dict)
     """Node to the number of elements its first call returned, where that was one tensor."""
+    outputs: int = 0
+    """How many floating tensors the model returned."""
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ MISTRAL = renaming((r"^model\.", "mistral."), turned=MATRICES)
 
 def gemma(small: bool) -> Models:
     settings = {**COMMON, "num_hidden_layers": depth(small), "num_key_value_heads": 2, "head_dim": 14}
-    settings |= {"hidden_act": "gelu_pytorch_tanh", "pad_token_id": 0}
+    settings |= {"hidden_act": "gelu", "pad_token_id": 0}  # paddlenlp takes the exact one, whatever is asked for
     base = _hf().GemmaForCausalLM(_hf().GemmaConfig(**settings, **EAGER, use_cache=False))
     raw = _nlp().GemmaForCausalLM(_nlp().GemmaConfig(**settings, use_cache=False))
     return _both(base, raw)

@@ -13,6 +13,7 @@ from padiff.capture.recorder import Observer, Recorder, call_model
 from padiff.capture.state import preserved, random_state, restore_random_state, spared_collector
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
+from padiff.frameworks import Adapter
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, StepTrace, Value
 
@@ -34,6 +35,8 @@ class Session:
         self.live = live
         self.side = side
         self.nodes = nodes
+        self.loss_outputs: int | None = None
+        """Of how many outputs the default loss is the mean; None for all. Set where the models return others."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
@@ -172,9 +175,8 @@ class Step:
         if self._loss_fn is None:
             if not self._backward:
                 return None
-            tensors = {id(tensor): tensor for _, tensor in adapter.flatten(output)}  # each once, however often returned
-            floating = [t for t in tensors.values() if adapter.dtype(t).startswith(("float", "bfloat"))]
-            return adapter.mean_loss(floating) if floating else None
+            outputs = floating(adapter, output)[: self._session.loss_outputs]
+            return adapter.mean_loss(outputs) if outputs else None
         with self._session.explained(self._step, "in the loss function"):
             loss = self._loss_fn(output)
         if not adapter.is_tensor(loss):
@@ -190,6 +192,12 @@ class Step:
                 "reduce it, e.g. with .mean()",
             )
         return loss
+
+
+def floating(adapter: Adapter, output: Any) -> list[Any]:
+    """The floating tensors that a model returned, each once, however often it is returned."""
+    tensors = {id(tensor): tensor for _, tensor in adapter.flatten(output)}
+    return [tensor for tensor in tensors.values() if adapter.dtype(tensor).startswith(("float", "bfloat"))]
 
 
 def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from padiff.capture.recorder import call_model
-from padiff.capture.session import Arguments
+from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Usage
@@ -60,7 +60,8 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
             stack.callback(handle.remove)
         stack.enter_context(adapter.watch_reads(on_read))
         stack.enter_context(adapter.no_grad())
-        call_model(live.model, arguments.args, dict(arguments.kwargs))
+        output = call_model(live.model, arguments.args, dict(arguments.kwargs))
+        outputs = len(floating(adapter, output))
     tied = {path for same in paths.values() if len(same) > 1 for path in same}
     first = {path: rank for path, rank in read.items() if path not in tied or path not in called}
-    return Usage({**called, **first}, calls, made)
+    return Usage({**called, **first}, calls, made, outputs)

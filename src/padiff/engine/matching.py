@@ -29,6 +29,8 @@ class Matching:
     plan: WeightPlan
     anchors: Anchors | None = None
     """None where names and order of definition are evidence enough."""
+    outputs: int | None = None
+    """How many outputs both models have, where one has more."""
 
 
 def match(job: Job, *, run: bool) -> Matching:
@@ -56,7 +58,8 @@ def _match(job: Job, *, run: bool) -> Matching:
     if uses[1].tensors:
         other = decide(job.base, job.raw, job.arguments, other)
         anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
-    return Matching(other, anchors)
+    counts = {use.outputs for use in uses if use.outputs}
+    return Matching(other, anchors, min(counts) if len(counts) > 1 else None)
 
 
 def _with_heads(job: Job, group: Group, plan: WeightPlan) -> Group:

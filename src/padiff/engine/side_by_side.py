@@ -27,7 +27,7 @@ from padiff.records import (
     Value,
 )
 
-NOISE_OF_SUMS = 2e-6
+NOISE_OF_SUMS = 5e-6
 """Rounding in a sum, relative to its terms: all that is left of a gradient that is zero by rights."""
 
 

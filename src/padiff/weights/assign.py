@@ -34,10 +34,9 @@ class UnitPair:
 
 def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     """Pairs, and what has no partner in base and in raw."""
-    pairs, base, raw = _stacks(base, raw)
     named = _by_names(base, raw)
-    pairs += named
-    base, raw = _rest(base, raw, named)
+    stacked, base, raw = _stacks(*_rest(base, raw, named))
+    pairs = named + stacked
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = _rest(base, raw, found)
@@ -410,12 +409,13 @@ def _members(stack: Unit, families: dict[tuple[str, ...], list[Unit]], taken: se
     same = {
         key: family
         for key, family in families.items()
-        if len(family) == count and not any(id(unit) in taken for unit in family)
+        if len(family) == count
+        and _outer(family[0].numbers) == stack.numbers
+        and not any(id(unit) in taken for unit in family)
     }
     for key, family in same.items():
         out, into = family[0].main.neutral
         value = 1.0 + 3 * likeness(".".join(key[:-1]), stack.path) + likeness(key[-1], stack.path.rpartition(".")[2])
-        value += 2.0 * (_outer(family[0].numbers) == stack.numbers)
         if {out, into} == {rows, columns} or (out, into) in ((rows, columns), (columns, rows)):
             best = max(best, (value, family), key=lambda option: option[0])
         for other_key, other in same.items():
