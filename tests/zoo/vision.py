@@ -347,12 +347,12 @@ def deit(small: bool) -> Models:
     return _transformer(base, raw, 32)
 
 
-_SWIN = {"patch": 4, "window": 4, "width": 24, "image": 64}
+_SWIN = {"patch": 4, "window": 4, "width": 24}
 
 
-def _swin(library: str, small: bool) -> Any:
+def _swin(library: str, small: bool, image: int) -> Any:
     depths, heads = ([2, 2], [2, 4]) if small else ([2, 2, 6], [2, 4, 8])
-    s = _SWIN
+    s = _SWIN | {"image": image}
     if library == "timm":
         return _timm().models.swin_transformer.SwinTransformer(
             img_size=s["image"],
@@ -401,7 +401,14 @@ def _swin(library: str, small: bool) -> Any:
 
 def swin(one: str, other: str, small: bool) -> Models:
     seeded()
-    return _transformer(_swin(one, small), _swin(other, small), _SWIN["image"])
+    image = 64 if small else 128  # the last stage must be larger than a window
+    return _transformer(_swin(one, small, image), _swin(other, small, image), image)
+
+
+def swin_one_window(small: bool) -> Models:
+    """Really different: where a stage is one window, timm doesn't shift, ppcls does. The third stage is."""
+    seeded()
+    return _transformer(_swin("timm", False, 64), _swin("ppcls", False, 64), 64)
 
 
 SWIN_TO_PPCLS = renaming(

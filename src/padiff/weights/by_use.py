@@ -70,8 +70,14 @@ class _Checked:
         found += self._ties(pairs)
         unmatched: list[Unmatched] = []
         filled = {id(self.raw_tensors[entry.path]) for entry in entries}
+        read = {id(self.base_tensors[source.path]) for entry in entries for source in entry.sources}
+        base_left = [  # a tensor under another name is no other tensor
+            unit
+            for unit in base_left
+            if any(id(self.base_tensors[a.held.path]) not in read for a in unit.atoms.values())
+        ]
         extra = [unit for unit in raw_left if self.ran and unit.use < math.inf]
-        none_left = not any(unit.use < math.inf for unit in base_left)
+        none_left = not any(unit.use < math.inf and unit.required for unit in base_left)
         few = self.ran and none_left and len(extra) <= MOST_EXTRA * len(self.raw.parameters())
         for unit in raw_left:
             self._left_of_raw(unit, filled, unmatched, found, excused=few)

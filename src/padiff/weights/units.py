@@ -188,8 +188,9 @@ def _axes_by_bias(unit: Unit) -> str:
 
 
 def _made(unit: Unit, usage: Usage) -> int:
-    """What a module of its own returned; a tensor that a larger module keeps says nothing of the kind."""
-    own = unit.path == unit.node.path and not unit.node.children
+    """What a module of its own returned; a tensor that a larger module keeps says nothing of the kind, and a table
+    may be looked up once for a whole batch."""
+    own = unit.path == unit.node.path and not unit.node.children and unit.layer not in (None, "embedding")
     return usage.made.get(unit.node.index, 0) if own else 0
 
 
