@@ -132,6 +132,9 @@ class Rules(PlainData):
     base_skip: frozenset[str] = frozenset()
     raw_skip: frozenset[str] = frozenset()
     """Paths of modules that are neither matched nor compared."""
+    base_only: frozenset[str] | None = None
+    raw_only: frozenset[str] | None = None
+    """Where given: paths of the only modules that are matched and compared."""
     alike: frozenset[tuple[str, str]] = frozenset()
     """Classes of base and raw whose instances belong together, in order."""
     skip_parameterless: bool = False

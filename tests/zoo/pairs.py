@@ -36,6 +36,8 @@ class Pair:
     """Raw's modules that base has as one, as a pattern: a bug inside is found at them."""
     whole: str = ""
     """Raw's modules that base has as one, as a pattern: a bug inside is found at them."""
+    whole: str = ""
+    """Raw's modules that base has as one, as a pattern: a bug inside is found at them."""
     really_different_at: str | None = None
     """The path in raw where a pair that looks equal and isn't must be found."""
     fails: Mapping[Check, str] = field(default_factory=dict)

@@ -72,8 +72,8 @@ class _Pairing:
         self.anchors = anchors or Anchors()
         self.partner: dict[int, int] = {}
         self.taken: dict[int, int] = {}
-        self.base_out = left_out(base, rules.base_skip, rules.skip_parameterless)
-        self.raw_out = left_out(raw, rules.raw_skip, rules.skip_parameterless)
+        self.base_out = left_out(base, rules.base_skip, rules.skip_parameterless, rules.base_only)
+        self.raw_out = left_out(raw, rules.raw_skip, rules.skip_parameterless, rules.raw_only)
         self.base_sizes, self.raw_sizes = sizes_of(base), sizes_of(raw)
 
     def put(self, base: ModuleNode, raw: ModuleNode) -> None:
@@ -279,6 +279,8 @@ def _swapped(rules: Rules) -> Rules:
         rules,
         pairs=tuple((raw, base) for base, raw in rules.pairs),
         alike=frozenset((raw, base) for base, raw in rules.alike),
+        base_only=rules.raw_only,
+        raw_only=rules.base_only,
         base_skip=rules.raw_skip,
         raw_skip=rules.base_skip,
     )

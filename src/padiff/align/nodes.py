@@ -8,7 +8,12 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from padiff.records import ModuleNode, ModuleTree
 
 
-def left_out(tree: ModuleTree, skipped: frozenset[str], parameterless: bool) -> set[int]:
+def left_out(
+    tree: ModuleTree, skipped: frozenset[str], parameterless: bool, only: frozenset[str] | None = None
+) -> set[int]:
+    """Nodes that rules keep out: a white list wins over a black one."""
+    if only is not None:
+        return {node.index for node in tree.nodes if node.path not in only and node.index != 0}
     out = {node.index for node in tree.nodes if node.path in skipped}
     if parameterless:
         holds = [bool(node.parameters) for node in tree.nodes]

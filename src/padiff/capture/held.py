@@ -11,14 +11,21 @@ from padiff.records import Array
 class Held:
     """A framework's tensor as it was when seen."""
 
-    __slots__ = ("_adapter", "_tensor", "_version", "dtype", "shape")
+    __slots__ = ("_adapter", "_dtype", "_tensor", "_version", "shape")
 
     def __init__(self, adapter: Adapter, tensor: Any) -> None:
         self._adapter = adapter
         self._tensor = tensor
         self._version: int | None = adapter.version(tensor)
         self.shape = adapter.shape(tensor)
-        self.dtype = adapter.dtype(tensor)
+        self._dtype: str | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Asked for when needed: spelling a dtype costs more than seeing a tensor."""
+        if self._dtype is None:
+            self._dtype = "released" if self._tensor is None else self._adapter.dtype(self._tensor)
+        return self._dtype
 
     def numpy(self) -> Array:
         if self._tensor is None:

@@ -120,8 +120,7 @@ class Recorder:
         opened = self._open.pop()
         parent = self._open[-1]
         inside = (opened.first_tensor, self._tensors)
-        with self._adapter.no_grad():
-            outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
+        outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
         node = self._live.tree.nodes[opened.node]
         call = Call(
             index=opened.index,

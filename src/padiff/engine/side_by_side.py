@@ -166,7 +166,7 @@ class SideBySide:
             outcome = _one_sided(gradient, "raw")
         else:
             return  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
-        self._comparisons.append(replace(place.met, phase="backward", outcome=outcome))
+        self._comparisons.append(_in_backward(place.met, outcome))
 
     def _base_gradient(self, tensor: int) -> Value | None:
         if tensor in self._pairing.derived:
@@ -180,7 +180,7 @@ class SideBySide:
             place = places.get(tensor)
             if place is not None and place.tracked and tensor not in self._gradients_met and raw.ran_backward:
                 outcome = _one_sided(gradient, "base")
-                self._comparisons.append(replace(place.met, phase="backward", outcome=outcome))
+                self._comparisons.append(_in_backward(place.met, outcome))
         self._judge_lone_outputs()
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
@@ -304,6 +304,24 @@ class SideBySide:
         for number in range(*base.tensors):
             if number not in returned and number in self._values:
                 self._values.pop(number).release()
+
+
+def _in_backward(met: Comparison, outcome: Outcome) -> Comparison:
+    """A tensor's gradient, at the place where the tensor was met; written out, since it is made for every tensor."""
+    return Comparison(
+        "backward",
+        met.step,
+        met.role,
+        met.base_path,
+        met.raw_path,
+        met.base_kind,
+        met.raw_kind,
+        met.name,
+        outcome,
+        met.base_call,
+        met.raw_call,
+        met.tensor,
+    )
 
 
 def _alters(call: Call) -> bool:

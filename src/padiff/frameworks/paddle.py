@@ -26,7 +26,7 @@ _BIT_VIEWS = {
     "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
 }
-_STATISTICS = frozenset({"_mean", "_variance"})
+_STATISTICS = ("_mean", "_variance")
 
 
 class PaddleAdapter:
@@ -51,14 +51,23 @@ class PaddleAdapter:
         return [(name, child) for name, child in module._sub_layers.items() if child is not None]
 
     def own_parameters(self, module: Any) -> list[tuple[str, Any]]:
-        return [(name, p) for name, p in module._parameters.items() if p is not None and not _is_statistic(name, p)]
+        own = module._parameters
+        if not own:
+            return []
+        return [(n, p) for n, p in own.items() if p is not None and (n not in _STATISTICS or not p.stop_gradient)]
 
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = []
         # BatchNorm registers its running statistics as parameters that take no gradient.
-        statistics = [(name, p) for name, p in module._parameters.items() if p is not None and _is_statistic(name, p)]
-        # Recurrent layers keep a dropout state that has no memory until it is used: there is nothing to read.
-        held = [(n, b) for n, b in module._buffers.items() if isinstance(b, paddle.Tensor) and b._is_initialized()]
-        return statistics + held
+        for name in _STATISTICS:
+            statistic = module._parameters.get(name)
+            if statistic is not None and statistic.stop_gradient:
+                found.append((name, statistic))
+        if module._buffers:
+            # Recurrent layers keep a dropout state that has no memory until it is used: there is nothing to read.
+            held = module._buffers.items()
+            found += [(n, b) for n, b in held if isinstance(b, paddle.Tensor) and b._is_initialized()]
+        return found
 
     def describe(self, module: Any) -> str:
         return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
@@ -228,10 +237,6 @@ class _GradientHandle:
 @functools.cache
 def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("paddle.")
-
-
-def _is_statistic(name: str, parameter: Any) -> bool:
-    return name in _STATISTICS and parameter.stop_gradient
 
 
 class _HostView:
