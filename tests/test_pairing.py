@@ -154,3 +154,94 @@ def test_grown_to_two_thousand_modules() -> None:
     assert not plan.problems
     assert len(plan) == 250 * 12
     assert took < 60, f"{took:.1f} s"
+
+
+class ListOfExperts(torch.nn.Module):
+    """A mixture whose experts are modules in a list, each with a gate, an up and a down projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = torch.nn.Linear(WIDTH, 4, bias=False)
+        self.experts = torch.nn.ModuleList([torch.nn.ModuleDict() for _ in range(4)])
+        for expert in self.experts:
+            expert["gate_proj"] = torch.nn.Linear(WIDTH, HIDDEN, bias=False)
+            expert["up_proj"] = torch.nn.Linear(WIDTH, HIDDEN, bias=False)
+            expert["down_proj"] = torch.nn.Linear(HIDDEN, WIDTH, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        weights = self.router(x).softmax(-1)
+        found = [
+            e["down_proj"](torch.nn.functional.silu(e["gate_proj"](x)) * e["up_proj"](x))
+            for e in reversed(self.experts)
+        ]
+        return sum(weights[..., 3 - i : 4 - i] * one for i, one in enumerate(found))
+
+
+class StackedExperts(torch.nn.Module):
+    """The same with all experts in two tensors, gate and up fused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = torch.nn.Linear(WIDTH, 4, bias=False)
+        self.gate_up_proj = torch.nn.Parameter(torch.randn(4, 2 * HIDDEN, WIDTH) * 0.1)
+        self.down_proj = torch.nn.Parameter(torch.randn(4, WIDTH, HIDDEN) * 0.1)
+
+    def forward(self, x: Any) -> Any:
+        weights = self.router(x).softmax(-1)
+        gate, up = torch.einsum("bsw,eow->ebso", x, self.gate_up_proj).chunk(2, -1)
+        made = torch.einsum("ebso,ewo->ebsw", torch.nn.functional.silu(gate) * up, self.down_proj)
+        return (made * weights.permute(2, 0, 1)[..., None]).sum(0)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_experts_in_a_list_and_in_a_stack(swap: bool) -> None:
+    pair = (ListOfExperts(), StackedExperts())
+    base, raw = pair[::-1] if swap else pair
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert result.coverage["parameters"] == 1.0
+
+
+class GateUp(torch.nn.Module):
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+        if fused:
+            self.gate_up_proj = torch.nn.Linear(WIDTH, 2 * HIDDEN)
+        else:
+            self.up_proj = torch.nn.Linear(WIDTH, HIDDEN)
+            self.gate_proj = torch.nn.Linear(WIDTH, HIDDEN)
+        self.down_proj = torch.nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        gate, up = self.gate_up_proj(x).chunk(2, -1) if self.fused else (self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(torch.nn.functional.silu(gate) * up)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gate_and_up(fused: bool) -> None:
+    result = padiff.compare(GateUp(fused), GateUp(not fused), X)
+    assert result.aligned, str(result)
+
+
+def test_trained_weights_are_recognised_by_their_values() -> None:
+    """Names and order of use say nothing here: four equal layers, summed, under other names in another order."""
+
+    class Sum(torch.nn.Module):
+        def __init__(self, names: str) -> None:
+            super().__init__()
+            for name in names:
+                setattr(self, f"z{name}", torch.nn.Linear(WIDTH, WIDTH))
+            self.names = names
+
+        def forward(self, x: Any) -> Any:
+            return sum(getattr(self, f"z{name}")(x) for name in self.names)
+
+    base, raw = Sum("abcd"), Sum("pqrs")
+    for ours, theirs in zip("abcd", "srqp", strict=True):
+        getattr(raw, f"z{theirs}").load_state_dict(getattr(base, f"z{ours}").state_dict())
+    plan = padiff.plan_weights(base, raw, X)
+    filled = {entry.path: entry.sources[0].path for entry in plan.entries}
+    assert filled["zs.weight"] == "za.weight"
+    assert {entry.evidence for entry in plan.entries} == {"values"}
+    assert padiff.compare(base, raw, X, weights="keep").aligned

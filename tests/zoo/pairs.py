@@ -34,10 +34,6 @@ class Pair:
     """Raw's tensors that base doesn't have, as a pattern: they stay as they were."""
     whole: str = ""
     """Raw's modules that base has as one, as a pattern: a bug inside is found at them."""
-    whole: str = ""
-    """Raw's modules that base has as one, as a pattern: a bug inside is found at them."""
-    whole: str = ""
-    """Raw's modules that base has as one, as a pattern: a bug inside is found at them."""
     really_different_at: str | None = None
     """The path in raw where a pair that looks equal and isn't must be found."""
     fails: Mapping[Check, str] = field(default_factory=dict)
@@ -194,7 +190,6 @@ LANGUAGE = (
         language.BERT_MASKED,
         own=r"bert\.pooler\..*",
         remark="paddlenlp builds a pooler that it doesn't use",
-        fails=dict.fromkeys(("aligned", "placed"), "raw's unused pooler is taken for the use of a layer of base"),
     ),
     _nlp("ernie", language.ernie, language.ENCODER),
     _nlp("roberta", language.roberta, language.ENCODER),

@@ -91,6 +91,8 @@ class Plan:
             table.add_column(name, overflow="fold")
         for entry in self.entries:
             mark = "" if entry.confidence >= SURE else "unsure"
+            if entry.alternatives:
+                mark = f"unsure; or {' / '.join(entry.alternatives)}"
             table.add_row(entry.path, str(list(entry.shape)), _sources(entry), entry.evidence, mark)
         out = io.StringIO()
         console = Console(file=out, width=140, color_system=None)

@@ -34,9 +34,11 @@ class UnitPair:
 
 def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     """Pairs, and what has no partner in base and in raw."""
+    pairs = _by_values(base, raw)
+    base, raw = _rest(base, raw, pairs)
     named = _by_names(base, raw)
     stacked, base, raw = _stacks(*_rest(base, raw, named))
-    pairs = named + stacked
+    pairs += named + stacked
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = _rest(base, raw, found)
@@ -45,6 +47,20 @@ def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], l
         pairs += found
         base, raw = _rest(base, raw, found)
     return pairs, list(base), list(raw)
+
+
+def _by_values(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Where both sides hold the same weights already: units with the same least and greatest element, no others'."""
+    sides = []
+    for units in (base, raw):
+        found: dict[object, list[Unit]] = defaultdict(list)
+        for unit in units:
+            if unit.values is not None:
+                found[(unit.values, math.prod(unit.main.shape))].append(unit)
+        sides.append({key: group[0] for key, group in found.items() if len(group) == 1})
+    ones, others = sides
+    both = [(unit, others[key]) for key, unit in ones.items() if key in others]
+    return [UnitPair((unit,), (other,), "values", 1.0) for unit, other in both if fits(unit, other)]
 
 
 def _by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from padiff.frameworks.layers import Stored
 from padiff.frameworks.tree import LiveTree, join
@@ -65,6 +66,8 @@ class Unit:
     use: float = math.inf
     """When it was first used; infinite when it never was."""
     order: int = 0
+    values: tuple[float, float] | None = None
+    """Its least and greatest element, the same in every layout; None where they say nothing."""
     made: int = 0
     """Number of elements its module returned when it first ran; 0 where unknown."""
     numbers: tuple[int, ...] = field(default=())
@@ -91,6 +94,8 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
             hidden.add(node.index)
         found += _units_of_node(live, node)
     found = _oriented(found)
+    tensors = live.tensors()
+    found = [replace(unit, values=_extremes(live, unit, tensors)) for unit in found]
     found = [
         replace(unit, use=_first(unit, use), order=place, made=_made(unit, usage)) for place, unit in enumerate(found)
     ]
@@ -185,6 +190,16 @@ def _axes_by_bias(unit: Unit) -> str:
     if rows == columns:
         return ""
     return "oi" if length == rows else "io" if length == columns else ""
+
+
+def _extremes(live: LiveTree, unit: Unit, tensors: Mapping[str, Any]) -> tuple[float, float] | None:
+    """A fresh norm's ones or a bias of zeros tell nothing; neither does a part of a fused tensor, or one element."""
+    atom = unit.main
+    if atom.parts > 1 or math.prod(atom.shape) < 2 or not atom.held.spec.dtype.startswith(("float", "bfloat")):
+        return None
+    array = live.adapter.to_numpy(tensors[atom.held.path])
+    least, greatest = float(array.min()), float(array.max())
+    return None if least == greatest or not math.isfinite(least + greatest) else (least, greatest)
 
 
 def _made(unit: Unit, usage: Usage) -> int:
