@@ -1,4 +1,4 @@
-"""The code blocks of README and guide run, in order, as one program per page; links lead somewhere."""
+"""The code blocks of README and guide run, in order, as one program per page; examples run; links lead somewhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "README.zh.md", "docs/guide.md", "docs/guide.zh.md")
+EXAMPLES = sorted(ROOT.glob("examples/*/README.md"))
 
 
 def blocks(page: str) -> str:
@@ -25,8 +26,28 @@ def test_code_runs(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+def commands(page: Path) -> list[list[str]]:
+    """What a page tells to run with python, as arguments; scripts of the repository by their place here."""
+    lines = re.findall(r"^\$ python (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return [[str(ROOT / word) if (ROOT / word).exists() else word for word in line.split()] for line in lines]
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.parent.name)
+def test_example_runs(page: Path, tmp_path: Path) -> None:
+    told = commands(page)
+    assert {str(script) for script in page.parent.glob("*.py")} <= {word for command in told for word in command}
+    for command in told:
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
 @pytest.mark.parametrize(
-    "page", sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+    "page",
+    sorted(
+        str(page.relative_to(ROOT))
+        for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md")
+        for page in ROOT.glob(pattern)
+    ),
 )
 def test_links_lead_somewhere(page: str) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)

@@ -225,17 +225,13 @@ def _at_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergen
 def _at_call(
     step: StepComparison, base: Call, raw: Call, wrong: Comparison, note: str, lines: _Sources | None = None
 ) -> Divergence:
-    return Divergence(
+    """At a call, which need not be where the tensor that tells was met."""
+    return replace(
+        _divergence(wrong, *(lines or (source_lines(base.stack), source_lines(raw.stack))), note),
         base_path=base.path,
         raw_path=raw.path,
         base_kind=base.kind,
         raw_kind=raw.kind,
-        phase=wrong.phase,
-        step=step.step,
-        role=wrong.role,
-        comparison=wrong,
-        source=lines or (source_lines(base.stack), source_lines(raw.stack)),
-        note=note,
         base_call=base.index,
         raw_call=raw.index,
     )

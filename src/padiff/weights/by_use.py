@@ -12,10 +12,11 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Anchors, Group, Unmatched, Usage, WeightEntry, WeightPlan, WeightProblem, WeightSource
 from padiff.weights import problems
 from padiff.weights.apply import build
-from padiff.weights.assign import UnitPair, assign
+from padiff.weights.assign import assign
 from padiff.weights.choices import choices_of
 from padiff.weights.compose import compose
 from padiff.weights.dtypes import loses
+from padiff.weights.fitting import UnitPair
 from padiff.weights.rows import Held
 from padiff.weights.units import Unit, units_of
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Choice, WeightEntry
-from padiff.weights.assign import UnitPair, in_part_order, part_role
 from padiff.weights.compose import compose
+from padiff.weights.fitting import UnitPair, in_part_order, part_role
 from padiff.weights.units import UNKNOWN, Unit
 
 _HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_attention_head")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.records import WeightEntry, WeightSource
-from padiff.weights.assign import UnitPair
+from padiff.weights.fitting import UnitPair
 from padiff.weights.rows import Held
 from padiff.weights.units import UNKNOWN, Atom
 

@@ -1,0 +1,138 @@
+"""Whether units fit each other, one with one or several with one, and how well."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from padiff.weights.units import UNKNOWN, Unit
+from padiff.weights.words import likeness, words_of
+
+MOST_JOINED = 4
+PART_ORDER = ("query", "key", "value", "gate", "fc1")
+
+
+@dataclass(frozen=True)
+class UnitPair:
+    """Units of base that fill units of raw; more than one on a side are parts of the one on the other."""
+
+    base: tuple[Unit, ...]
+    raw: tuple[Unit, ...]
+    evidence: str
+    confidence: float
+    stacked: bool = False
+
+
+def parent(unit: Unit) -> str:
+    return unit.label.rpartition(".")[0]
+
+
+def fits(base: Unit, raw: Unit) -> bool:
+    """Whether every tensor of one can go into its partner in the other."""
+    if base.required != raw.required or (base.made and raw.made and base.made != raw.made):
+        return False
+    for role in base.required:
+        one, two = base.atoms[role], raw.atoms[role]
+        if UNKNOWN in (one.axes, two.axes):
+            if sorted(one.shape) != sorted(two.shape) and not merges(one.shape, two.shape):
+                return False
+        elif one.neutral != two.neutral and _flat(one.shape) != _flat(two.shape):
+            loose = base.layer is None or raw.layer is None
+            if not (loose and one.parts == two.parts == 1 and merges(one.shape, two.shape)):
+                return False
+    return True
+
+
+def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
+    """Whether one shape is the other with neighbouring axes merged: [48, 4, 12] and [48, 48]."""
+    short, long = sorted((one, two), key=len)
+    if len(short) == len(long) or math.prod(one) != math.prod(two) or not short:
+        return False
+    place = 0
+    for size in short:
+        product = 1
+        while product < size and place < len(long):
+            product *= long[place]
+            place += 1
+        if product != size:
+            return False
+    return all(size == 1 for size in long[place:])
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Tables and tokens may carry axes of length one: [1, n, d] is [n, d]."""
+    return tuple(size for size in shape if size != 1) if 1 in shape or len(shape) == 1 else shape
+
+
+def score(base: Unit, raw: Unit) -> float:
+    """How well two units that fit belong together."""
+    found = 3.0 + 3.0 * likeness(base.label, raw.label)
+    if base.layer is not None and base.layer == raw.layer:
+        found += 1.0
+    elif base.layer is not None and raw.layer is not None:
+        found -= 1.5
+    if base.numbers and raw.numbers:
+        same = base.numbers == raw.numbers
+        found += 1.0 if same else (-0.5 if len(base.numbers) == len(raw.numbers) else 0.0)
+    return found
+
+
+def joins(parts: Sequence[Unit], whole: Unit) -> bool:
+    """Whether the parts, one after the other along their outputs, make up the whole."""
+    main = whole.main
+    if len(main.shape) != 2 or any(len(part.main.shape) != 2 for part in parts):
+        return False
+    if any(part.required != whole.required for part in parts) or "embedding" in {
+        whole.layer,
+        *(p.layer for p in parts),
+    }:
+        return False
+    if main.axes == UNKNOWN:
+        return any(_sums(parts, shape) for shape in (main.shape, main.shape[::-1]))
+    return _sums(parts, main.neutral)
+
+
+def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
+    return all(p.main.neutral[1] == whole[1] for p in parts) and sum(p.main.neutral[0] for p in parts) == whole[0]
+
+
+def join_score(parts: Sequence[Unit], whole: Unit) -> float:
+    parents = {parent(part) for part in parts}
+    alike = max(likeness(parent(part), parent(whole)) for part in parts)
+    return len(parts) * 3.5 + 2.0 * alike + (1.0 if len(parents) == 1 else -2.0) + _roles_told(parts)
+
+
+def _roles_told(parts: Sequence[Unit]) -> float:
+    """Parts that name themselves query, key and value, or gate and up, are meant to be joined."""
+    return 1.0 if len({role for part in parts if (role := part_role(part))}) == len(parts) else 0.0
+
+
+def part_role(unit: Unit) -> str:
+    """``query``, ``key``, ``value``, ``gate``, ``fc1`` where the unit's own name says so."""
+    last = words_of(unit.label.rpartition(".")[2])
+    return next((word for word in last if word in PART_ORDER), "")
+
+
+def in_part_order(parts: Sequence[Unit]) -> tuple[list[Unit], bool]:
+    """Parts in the usual order of a fused tensor, and whether their names told it."""
+    roles = [part_role(part) for part in parts]
+    if all(roles) and len(set(roles)) == len(roles):
+        return sorted(parts, key=lambda part: PART_ORDER.index(part_role(part))), True
+    return list(parts), False
+
+
+def pair_up(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
+    named = likeness(base[0].label, raw[0].label)
+    used = all(unit.use < math.inf for unit in (*base, *raw))
+    order = "order of use" if used else "order of definition"
+    if len(base) == len(raw) == 1:
+        same_layer = base[0].layer is not None and base[0].layer == raw[0].layer
+        evidence = f"{order}, shape" + (", names" if named > 0.5 else "") + (", kind" if same_layer else "")
+        return UnitPair((base[0],), (raw[0],), evidence, 1.0 if named > 0.5 or used else 0.8)
+    parts, told = in_part_order(base if len(base) > 1 else raw)
+    evidence = f"{order}, shapes add up" + (", parts named" if told else "")
+    confidence = 0.95 if told else 0.6
+    if len(base) > 1:
+        return UnitPair(tuple(parts), (raw[0],), evidence, confidence)
+    return UnitPair((base[0],), tuple(parts), evidence, confidence)

@@ -1,0 +1,59 @@
+"""What the order of use left over: siblings that make up one unit, then the best fit by shape and name."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from padiff.weights.fitting import MOST_JOINED, UnitPair, fits, join_score, joins, pair_up, parent, score
+from padiff.weights.units import Unit
+from padiff.weights.words import likeness
+
+
+def joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Siblings that make up one unit of the other side, though something else is used between them."""
+    pairs: list[UnitPair] = []
+    for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
+        families: dict[str, list[Unit]] = defaultdict(list)
+        for unit in parts_of:
+            families[parent(unit)].append(unit)
+        taken: set[int] = set()
+        for whole in wholes_of:
+            candidates = [
+                members
+                for members in families.values()
+                if not any(id(m) in taken for m in members)
+                and 2 <= len(members) <= MOST_JOINED
+                and joins(members, whole)
+            ]
+            if not candidates:
+                continue
+            chosen = max(
+                candidates, key=lambda members: join_score(members, whole) + 2 * (members[0].numbers == whole.numbers)
+            )
+            taken.update(id(member) for member in chosen)
+            pairs.append(pair_up(chosen, [whole]) if base_has_parts else pair_up([whole], chosen))
+        if pairs:
+            return pairs
+    return pairs
+
+
+def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """The best fit first; a name, or being the only one that fits, must speak for it."""
+    options = [(score(one, two), i, j) for i, one in enumerate(base) for j, two in enumerate(raw) if fits(one, two)]
+    by_base, by_raw = Counter(i for _, i, _ in options), Counter(j for _, _, j in options)
+    pairs: list[UnitPair] = []
+    done_base: set[int] = set()
+    done_raw: set[int] = set()
+    for _, i, j in sorted(options, key=lambda option: (-option[0], option[1], option[2])):
+        if i in done_base or j in done_raw:
+            continue
+        named = likeness(base[i].label, raw[j].label)
+        only = by_base[i] == 1 and by_raw[j] == 1
+        if named < 0.3 and not only:
+            continue
+        done_base.add(i)
+        done_raw.add(j)
+        evidence = "shape" + (", names" if named >= 0.3 else "") + (", the only one that fits" if only else "")
+        pairs.append(UnitPair((base[i],), (raw[j],), evidence, 0.9 if named >= 0.5 else 0.7))
+    return pairs

@@ -1,0 +1,65 @@
+"""Pairs that need no order: units that hold the same values, and units whose names say the same."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from padiff.weights.fitting import UnitPair, fits
+from padiff.weights.units import Unit
+from padiff.weights.words import words_of
+
+
+def by_values(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Where both sides hold the same weights already: units with the same least and greatest element, no others'."""
+    sides = []
+    for units in (base, raw):
+        found: dict[object, list[Unit]] = defaultdict(list)
+        for unit in units:
+            if unit.values is not None:
+                found[(unit.values, math.prod(unit.main.shape))].append(unit)
+        sides.append({key: group[0] for key, group in found.items() if len(group) == 1})
+    ones, others = sides
+    both = [(unit, others[key]) for key, unit in ones.items() if key in others]
+    return [UnitPair((unit,), (other,), "values", 1.0) for unit, other in both if fits(unit, other)]
+
+
+def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Units whose names say the same and no other's do: no order of use argues against that.
+
+    A model that uses two equal layers in the wrong order must not have their weights swapped to match. But names that
+    pair only some of a family of equal layers, and leave others over on both sides, are counted differently
+    (conv1 to conv3, conv0 to conv2), and say nothing.
+    """
+    pairs: list[UnitPair] = []
+    left, right = list(base), list(raw)
+    for depth in (99, 3, 2):
+        ones, others = _once(left, depth), _once(right, depth)
+        for key, unit in ones.items():
+            other = others.get(key)
+            if other is not None and fits(unit, other):
+                pairs.append(UnitPair((unit,), (other,), "names, shape", 1.0))
+        left, right = rest(left, right, pairs)
+    doubtful = {_family(unit) for unit in left} & {_family(unit) for unit in right}
+    return [pair for pair in pairs if _family(pair.base[0]) not in doubtful and _family(pair.raw[0]) not in doubtful]
+
+
+def _family(unit: Unit) -> object:
+    """Units that only names and order tell apart: of one block, one shape."""
+    return unit.numbers, tuple(sorted((role, unit.atoms[role].neutral) for role in unit.required))
+
+
+def _once(units: Sequence[Unit], depth: int) -> dict[object, Unit]:
+    """Units by their last words and all numbers, those whose key no other has."""
+    found: dict[object, list[Unit]] = defaultdict(list)
+    for unit in units:
+        words = words_of(unit.label)
+        if depth == 99 or len(words) >= depth:
+            found[(words[-depth:], unit.numbers)].append(unit)
+    return {key: group[0] for key, group in found.items() if len(group) == 1}
+
+
+def rest(base: Sequence[Unit], raw: Sequence[Unit], pairs: Sequence[UnitPair]) -> tuple[list[Unit], list[Unit]]:
+    done = {id(unit) for pair in pairs for unit in (*pair.base, *pair.raw)}
+    return [u for u in base if id(u) not in done], [u for u in raw if id(u) not in done]
