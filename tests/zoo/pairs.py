@@ -124,7 +124,7 @@ VISION = (
         own=_INDICES,
         really_different_at="layers.2.blocks.1",
         remark="where a stage is one window, timm doesn't shift, ppcls does",
-        fails={"different": "named at the head: the blocks that differ stay without partner, so they aren't compared"},
+        fails={"different": "a block's output in another layout is not compared once its values differ"},
     ),
     _several("resnet50", "torchvision", "timm", vision.resnet50, same),
     _several("resnet50", "torchvision", "transformers", vision.resnet50, vision.RESNET_TO_HF),

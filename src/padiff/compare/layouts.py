@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,8 +14,13 @@ from padiff.records import Array, Outcome, Tolerance
 _MOST_AXES = 5
 
 
-def compare_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False) -> Outcome:
-    """Compare; where the shapes differ, look for an arrangement that agrees, and state it."""
+def compare_in_any_layout(
+    base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False, loosely: bool = False
+) -> Outcome:
+    """Compare; where the shapes differ, look for an arrangement that agrees, and state it.
+
+    ``loosely``: shapes that some arrangement brings together are no difference; the values under the nearest are.
+    """
     outcome = compare_arrays(base, raw, tolerance)
     if outcome.reason != "shape" or not base.size or not raw.size:
         return outcome
@@ -22,11 +28,15 @@ def compare_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, grad
         options = [(change, arranged, raw) for change, arranged in _arrangements(base, raw.shape)]
     else:
         options = _repeated(base, raw, gradients)
+    nearest: Outcome | None = None
     for change, left, right in options:
         found = compare_arrays(left, right, tolerance)
+        stated = replace(found, message=f"{found.message}; {change}")
         if found.agrees:
-            return Outcome(found.verdict, None, f"{found.message}; {change}", found.numbers, found.allowed)
-    return outcome
+            return stated
+        if found.numbers and (nearest is None or nearest.numbers is None or found.numbers.rmse < nearest.numbers.rmse):
+            nearest = stated
+    return nearest if loosely and nearest is not None else outcome
 
 
 def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array, Array]]:
