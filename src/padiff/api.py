@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,7 +138,10 @@ def plan_weights(
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
     module_rules, weight_rules = _rules(rules, base_live, raw_live)
     if layer_map is not None:
-        module_rules = layer_map.rules(base_live, raw_live)
+        from padiff.autodiff.layer_map import as_layer_map  # that door is built on this one
+
+        mapped = as_layer_map(layer_map).rules(base_live, raw_live)
+        module_rules = replace(mapped, pairs=(*mapped.pairs, *module_rules.pairs))
     pair = (Inputs(), Inputs()) if inputs is None else one_or_two(inputs, base_live, raw_live)
     job = Job(
         base=base_live,

@@ -177,3 +177,49 @@ def test_a_plan_with_problems_does_not_apply() -> None:
     assert plan.problems
     with pytest.raises(WeightError):
         plan.apply()
+
+
+def test_values_do_not_overrule_names() -> None:
+    """A bad converter exchanged two layers of raw: copying puts them right."""
+    base, raw = Separate(), Fused()
+    padiff.plan_weights(base, raw, X).apply()
+    twins = torch.nn.Sequential(Separate(), Separate())
+    other = paddle.nn.Sequential(Fused(), Fused())
+    padiff.plan_weights(twins, other, X).apply()
+    first, second = other[0].proj.weight.numpy().copy(), other[1].proj.weight.numpy().copy()
+    other[0].proj.weight.set_value(second)
+    other[1].proj.weight.set_value(first)
+    assert padiff.compare(twins, other, X).aligned
+    assert np.array_equal(other[0].proj.weight.numpy(), first)
+
+
+def test_a_right_module_rule_does_no_harm() -> None:
+    assert padiff.compare(Separate(), Fused(), X, rules={"proj": "out"}).aligned
+    assert padiff.plan_weights(Separate(), Fused(), X, rules={"proj": "out"}).problems == ()
+
+
+def test_a_function_fills_what_has_no_partner() -> None:
+    class Table(torch.nn.Module):
+        def __init__(self, *shape: int) -> None:
+            super().__init__()
+            self.register_parameter("t" + "x" * len(shape), torch.nn.Parameter(torch.randn(*shape)))
+            self.fc = torch.nn.Linear(12, 12)
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(x) * next(self.parameters()).sum()
+
+    base, raw = Table(4, 3), Table(2, 6, 1)
+    rules = {"txxx": lambda arrays: arrays["txx"].reshape(2, 6, 1)}
+    assert padiff.compare(base, raw, X, rules=rules).aligned
+
+
+def test_layer_map_as_a_dict() -> None:
+    base, raw = Separate(), Fused()
+    assert not padiff.plan_weights(base, raw, X, layer_map={base.out: raw.proj}).problems
+
+
+def test_rules_on_buffers_are_compared_as_buffers() -> None:
+    base, raw = torch.nn.BatchNorm1d(12), paddle.nn.BatchNorm1D(12)
+    result = padiff.compare(base, raw, X[:, 0], rules={"_mean": "running_mean"})
+    assert result.aligned, str(result)
+    assert {c.name for c in result.comparisons if c.phase == "buffer"} == {"_mean", "_variance"}

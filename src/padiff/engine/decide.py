@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ Fresh = Callable[[], tuple[Arguments, Arguments]]
 
 
 def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) -> WeightPlan:
-    """Run raw with the default of every choice; where outputs differ, try the other options, one choice at a time.
+    """Run raw with the default of every choice; where outputs differ, try the other options, choice after choice.
 
     Raw's own weights are put back afterwards: the plan is still to be carried out.
     """
@@ -26,21 +27,32 @@ def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) ->
         return plan
     expected = _outputs(base, arguments()[0])
     with _restored(raw):
-        if _agrees(base, raw, arguments, plan, expected):
+        error = _error(base, raw, arguments, plan, expected)
+        if error == 0:
             return _confirmed(plan)
+        chosen = plan
         for choice in plan.choices:
             for label, entries in choice.options[1:]:
-                other = _with(plan, entries, f"chosen because outputs match: {label}", 0.9)
-                if _agrees(base, raw, arguments, other, expected):
-                    return other
+                other = _with(chosen, entries, f"chosen because outputs match: {label}", 0.9)
+                found = _error(base, raw, arguments, other, expected)
+                if found < error:
+                    chosen, error = other, found
+            if error == 0:
+                return chosen
     return _doubtful(plan)
 
 
-def _agrees(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: list[Array]) -> bool:
+def _error(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: list[Array]) -> float:
+    """How far raw's outputs are from base's under a plan; 0 when they agree."""
     apply_plan(base, raw, plan)
     found = _outputs(raw, arguments()[1])
-    pairs = list(zip(expected, found, strict=False))
-    return bool(pairs) and all(compare_in_any_layout(a, b, Tolerance(mode="auto")).agrees for a, b in pairs)
+    outcomes = [
+        compare_in_any_layout(a, b, Tolerance(mode="auto"), loosely=True) for a, b in zip(expected, found, strict=False)
+    ]
+    if outcomes and all(outcome.agrees for outcome in outcomes):
+        return 0.0
+    sizes = [one.numbers.rmse / (one.numbers.base_rms or 1.0) for one in outcomes if one.numbers is not None]
+    return max(sizes, default=math.inf)
 
 
 def _outputs(live: LiveTree, arguments: Arguments) -> list[Array]:
@@ -65,7 +77,7 @@ def _put_back(live: LiveTree, tensor: Any, value: Any) -> None:
 
 def _with(plan: WeightPlan, entries: tuple[WeightEntry, ...], evidence: str, confidence: float) -> WeightPlan:
     changed = {entry.path: replace(entry, evidence=evidence, confidence=confidence) for entry in entries}
-    return replace(plan, entries=tuple(changed.get(entry.path, entry) for entry in plan.entries), choices=())
+    return replace(plan, entries=tuple(changed.get(entry.path, entry) for entry in plan.entries))
 
 
 def _confirmed(plan: WeightPlan) -> WeightPlan:

@@ -47,12 +47,12 @@ def _match(job: Job, *, run: bool) -> Matching:
     pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
     plan = plan_weights(job.base, job.raw, pairs, job.special)
     told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
-    if told or (not plan.problems and _same_names(plan)):
+    if plan.special or (not plan.problems and (told or _same_names(plan))):
         return Matching(plan)
     uses = [Usage(), Usage()]
     if run:
         uses = _uses(job)
-    other, anchors = plan_by_use(job.base, job.raw, *uses)
+    other, anchors = plan_by_use(job.base, job.raw, uses[0], uses[1], (rules.base_skip, rules.raw_skip))
     if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
         return Matching(plan)
     if uses[1].tensors:
@@ -83,15 +83,19 @@ def override(job: Job, matching: Matching, entries: Sequence[WeightEntry]) -> Ma
     lost = [source.path for entry in entries for source in entry.sources if source.path not in base]
     if lost:
         raise ArgumentError(f"base has no tensor {lost[0]!r}")
+    buffers = {id(buffer) for buffer in job.raw.buffers().values()}
+    entries = [replace(e, role="buffer" if id(tensors[e.path]) in buffers else "parameter") for e in entries]
     given = {id(tensors[entry.path]) for entry in entries}
     read = {source.path for entry in entries for source in entry.sources}
+    free = any(entry.function is not None for entry in entries)
     plan = matching.plan
     kept = [entry for entry in plan.entries if id(tensors[entry.path]) not in given]
-    problems = [
-        problem
-        for problem in plan.problems
-        if id(tensors.get(problem.raw_path)) not in given and problem.base_path not in read
-    ]
+    problems = []
+    for problem in plan.problems:
+        filled = id(tensors.get(problem.raw_path)) in given or problem.base_path in read
+        unplaced = problem.base_path in base and problem.raw_path not in tensors  # a function may read it
+        if not filled and not (free and unplaced):
+            problems.append(problem)
     unmatched = [one for one in plan.unmatched if one.path not in read]
     changed = replace(plan, entries=(*kept, *entries), problems=tuple(problems), unmatched=tuple(unmatched))
     return replace(matching, plan=changed)

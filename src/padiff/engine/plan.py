@@ -13,7 +13,7 @@ from rich.table import Table
 from padiff.engine.job import Job
 from padiff.engine.matching import Matching, override
 from padiff.engine.pipeline import copy_weights
-from padiff.errors import WeightError
+from padiff.errors import ArgumentError, WeightError
 from padiff.records import Unmatched, WeightEntry, WeightPlan, WeightProblem
 from padiff.weights.rules import Rule, entries_of
 from padiff.weights.script import read_script, write_script
@@ -65,6 +65,9 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write a converter script that runs without padiff."""
         base, raw = self._job.base.tree, self._job.raw.tree
+        if self.weight_plan.special:
+            path = raw.nodes[self.weight_plan.special[0][1]].path
+            raise ArgumentError(f"the plan fills {path!r} by a function (add_special_init), which a script cannot hold")
         write_script(Path(path), self.entries, f"{base.name} ({base.framework})", f"{raw.name} ({raw.framework})")
 
     def load(self, path: str | Path) -> Plan:

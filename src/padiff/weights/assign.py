@@ -33,11 +33,11 @@ _NARROW = 60
 
 def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     """Pairs, and what has no partner in base and in raw."""
-    pairs = by_values(base, raw)
+    pairs = by_names(base, raw)
     base, raw = rest(base, raw, pairs)
-    named = by_names(base, raw)
-    stacked, base, raw = pair_stacks(*rest(base, raw, named))
-    pairs += named + stacked
+    valued = by_values(base, raw)
+    stacked, base, raw = pair_stacks(*rest(base, raw, valued))
+    pairs += valued + stacked
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = rest(base, raw, found)

@@ -24,9 +24,16 @@ MOST_EXTRA = 0.1
 """Share of raw's parameters that may be without source when all of base's have found a place: a head too many."""
 
 
-def plan_by_use(base: LiveTree, raw: LiveTree, base_use: Usage, raw_use: Usage) -> tuple[WeightPlan, Anchors]:
-    """Where every tensor of raw comes from, and what that says about the modules."""
-    base_units, raw_units = units_of(base, base_use), units_of(raw, raw_use)
+def plan_by_use(
+    base: LiveTree,
+    raw: LiveTree,
+    base_use: Usage,
+    raw_use: Usage,
+    skip: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
+) -> tuple[WeightPlan, Anchors]:
+    """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out."""
+    base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
+    raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units)
     tied, raw_left = _tied(base_units, raw_left)
     plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)

@@ -55,5 +55,5 @@ def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair
         done_base.add(i)
         done_raw.add(j)
         evidence = "shape" + (", names" if named >= 0.3 else "") + (", the only one that fits" if only else "")
-        pairs.append(UnitPair((base[i],), (raw[j],), evidence, 0.9 if named >= 0.5 else 0.7))
+        pairs.append(UnitPair((base[i],), (raw[j],), evidence, 0.95 if named >= 0.5 or only else 0.7))
     return pairs

@@ -12,7 +12,10 @@ from padiff.weights.words import words_of
 
 
 def by_values(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
-    """Where both sides hold the same weights already: units with the same least and greatest element, no others'."""
+    """Where both sides hold the same weights already: units with the same least and greatest element, no others'.
+
+    A few that agree by chance, or were left by something else, are no evidence: most of them must.
+    """
     sides = []
     for units in (base, raw):
         found: dict[object, list[Unit]] = defaultdict(list)
@@ -22,7 +25,8 @@ def by_values(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
         sides.append({key: group[0] for key, group in found.items() if len(group) == 1})
     ones, others = sides
     both = [(unit, others[key]) for key, unit in ones.items() if key in others]
-    return [UnitPair((unit,), (other,), "values", 1.0) for unit, other in both if fits(unit, other)]
+    pairs = [UnitPair((unit,), (other,), "values", 1.0) for unit, other in both if fits(unit, other)]
+    return pairs if len(pairs) > 0.5 * min(len(ones), len(others)) else []
 
 
 def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
