@@ -245,3 +245,81 @@ def test_trained_weights_are_recognised_by_their_values() -> None:
     assert filled["zs.weight"] == "za.weight"
     assert {entry.evidence for entry in plan.entries} == {"values"}
     assert padiff.compare(base, raw, X, weights="keep").aligned
+
+
+def test_a_wrong_table_of_raws_own_is_seen() -> None:
+    """A buffer that raw computes itself is not overwritten with base's."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self, by: float) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(WIDTH, WIDTH)
+            self.register_buffer("angles", torch.arange(1.0, WIDTH + 1) * by, persistent=False)
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(x) * self.angles
+
+    assert padiff.compare(Scaled(1.0), Scaled(1.0), X).aligned
+    result = padiff.compare(Scaled(1.0), Scaled(1.1), X)
+    assert not result.aligned
+    assert result.divergence is not None
+
+
+def test_equal_seeds_are_no_evidence() -> None:
+    """Both draw the same numbers for layers defined in another order: that says nothing about which is which."""
+
+    class Stack(torch.nn.Module):
+        def __init__(self, names: tuple[str, ...], used: tuple[str, ...]) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            for name in names:
+                setattr(self, name, torch.nn.Linear(WIDTH, WIDTH))
+            self.used = used
+
+        def forward(self, x: Any) -> Any:
+            for name in self.used:
+                x = torch.tanh(getattr(self, name)(x))
+            return x
+
+    base = Stack(("a", "b", "c"), ("a", "b", "c"))
+    raw = Stack(("last", "mid", "start"), ("start", "mid", "last"))
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+
+
+def test_one_odd_block_is_not_talked_into_agreement() -> None:
+    """Names say nothing, two of three blocks use their norms in one order, one in the other."""
+
+    class Block(torch.nn.Module):
+        def __init__(self, one: str, two: str, swapped: bool = False) -> None:
+            super().__init__()
+            setattr(self, one, torch.nn.LayerNorm(WIDTH))
+            setattr(self, two, torch.nn.LayerNorm(WIDTH))
+            self.fc = torch.nn.Linear(WIDTH, WIDTH)
+            self.order = (two, one) if swapped else (one, two)
+
+        def forward(self, x: Any) -> Any:
+            first, second = (getattr(self, name) for name in self.order)
+            return second(x + torch.tanh(self.fc(first(x))))
+
+    def model(one: str, two: str, odd: int = -1) -> Any:
+        blocks = torch.nn.Sequential(*(Block(one, two, swapped=i == odd) for i in range(3)))
+        generator = torch.Generator().manual_seed(len(one))
+        for parameter in blocks.parameters():
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+        return blocks
+
+    base = model("alpha", "omega")
+    assert padiff.compare(base, model("uno", "dos"), X).aligned
+    result = padiff.compare(base, model("uno", "dos", odd=1), X)
+    assert not result.aligned
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "1", str(result)
+
+
+def test_no_synonym_means_two_things() -> None:
+    from padiff.weights.words import SYNONYMS
+
+    everything = [word for words in SYNONYMS.values() for word in words.split()]
+    assert len(everything) == len(set(everything))
+    assert not set(everything) & set(SYNONYMS)

@@ -73,6 +73,8 @@ class TensorSpec(PlainData):
     dtype: str
     identity: int
     """Two specs with one identity are one tensor: tied weights."""
+    computed: bool = False
+    """A buffer that its module makes itself (a mask, a table of angles): compared, never written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,8 @@ class Usage(PlainData):
     calls: Mapping[int, int] = field(default_factory=dict)
     made: Mapping[int, int] = field(default_factory=dict)
     """Node to the number of elements its first call returned, where that was one tensor."""
-    outputs: int = 0
-    """How many floating tensors the model returned."""
+    outputs: tuple[Array, ...] = ()
+    """The floating tensors that the model returned."""
 
 
 @dataclass(frozen=True)
@@ -465,6 +467,8 @@ class WeightEntry(PlainData):
     """Where not 0: the joined parts are laid out head by head, each head with all parts."""
     evidence: str = ""
     confidence: float = 1.0
+    written: bool = True
+    """False for what raw computes itself: it is compared with base's, and stays."""
     alternatives: tuple[str, ...] = ()
     """What else it could have been, where the evidence does not settle it."""
     function: Callable[[Mapping[str, Array]], Array] | None = None

@@ -40,6 +40,8 @@ class CallPairing:
         self._calls = base_calls
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
+        self.members: set[int] = set()
+        """Base's tensors that others are made of."""
         self.derived: dict[int, Derive] = {}
         """Number of a tensor made of base's tensors to how it is made, given what holds their values."""
 
@@ -115,6 +117,7 @@ class CallPairing:
             return None
         number = -1 - len(self.derived)
         outputs = [call.outputs[0] for call in calls]
+        self.members.update(slot.tensor for slot in outputs)
         if len(calls) > 1:
             self.derived[number] = partial(_joined, tuple(slot.tensor for slot in outputs), group.heads)
         else:

@@ -51,7 +51,8 @@ def contents(tree: ModuleTree, labels: Mapping[int, Hashable | tuple[Hashable, .
     for node in tree.nodes:
         label = labels.get(node.index, ())
         held = label if isinstance(label, tuple) else (label,)
-        found.append((len(held), sum(hash((one, 1)) & 0xFFFFFFFFFFFF for one in held)))
+        # As text: in Python -1 and -2 have the same hash.
+        found.append((len(held), sum(hash(f"label {one}") & 0xFFFFFFFFFFFF for one in held)))
     for node in reversed(tree.nodes):
         if node.parent >= 0:
             count, total = found[node.parent]

@@ -13,6 +13,7 @@ from padiff.align import PASSIVE, CallPairing, pair_slots
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.records import (
+    Array,
     Call,
     Comparison,
     ModuleTree,
@@ -55,8 +56,8 @@ class SideBySide:
         """Both models name their tensors alike."""
         self._maybe_rectified: list[int] = []
         """Raw calls of norms that returned their partner's output with negatives set to zero."""
-        self._unfinished: dict[int, tuple[Call, Call]] = {}
-        """Raw tensor of a norm that differs from its partner's to both calls: an activation may follow."""
+        self._unfinished: dict[int, tuple[Array, Call]] = {}
+        """Raw tensor of a norm that differs from base's to base's output and the call: an activation may follow."""
         self._lone_outputs: list[tuple[str, Comparison]] = []
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
@@ -123,7 +124,8 @@ class SideBySide:
             fed = after.inputs and after.inputs[0].tensor == base.outputs[0].tensor
             if fed and len(after.outputs) == 1 and self._same(after.outputs[0], call.outputs[0]):
                 return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
-        self._unfinished[call.outputs[0].tensor] = (base, call)
+        expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
+        self._unfinished[call.outputs[0].tensor] = (expected, call)
         if _rectified(base.outputs[0].value, call.outputs[0].value):
             self._maybe_rectified.append(call.index)
         return base
@@ -132,9 +134,29 @@ class SideBySide:
         """The other way round: raw's norm and activation beside base's norm with its own."""
         if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].tensor not in self._unfinished:
             return
-        base, first = self._unfinished.pop(call.inputs[0].tensor)
-        if self._same(base.outputs[0], call.outputs[0], kept=True):
+        expected, first = self._unfinished.pop(call.inputs[0].tensor)
+        if compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees:
             self._drop_outputs({first.index})
+
+    def _ending_elsewhere(self) -> set[int]:
+        """Calls of modules that hold others, or of classes that nobody knows to be the same, whose output differs while
+        all that was paired inside agrees and so does the model's own output: their authors draw the line elsewhere."""
+        if self._alike:
+            return set()
+        wrong = {c.raw_call for c in self._comparisons if c.phase == "forward" and c.role == "output" and not c.agrees}
+        parent = {call.index: call.parent for _, call in self._pairs}
+        faulty_inside: set[int] = set()
+        found: set[int] = set()
+        for base, call in self._pairs:  # children come before their parents
+            node = self._base_tree.nodes[base.node]
+            loose = bool(node.children) or node.layer is None
+            if call.index in wrong and loose and call.index not in faulty_inside and call.parent >= 0:
+                found.add(call.index)
+            elif call.index in wrong:
+                faulty_inside.add(call.index)
+            if call.index in faulty_inside:
+                faulty_inside.add(parent[call.index])
+        return found
 
     def _drop_outputs(self, calls: set[int]) -> None:
         """What some calls returned is no longer held against base."""
@@ -143,8 +165,8 @@ class SideBySide:
     def _same_given(self, base: Call, raw: Call) -> bool:
         return bool(base.inputs and raw.inputs) and self._same(base.inputs[0], raw.inputs[0])
 
-    def _same(self, base: Slot, raw: Slot, kept: bool = False) -> bool:
-        if base.value.shape != raw.value.shape or (base.tensor not in self._values and not kept):
+    def _same(self, base: Slot, raw: Slot) -> bool:
+        if base.value.shape != raw.value.shape or base.tensor not in self._values:
             return False
         key = (base.tensor, raw.tensor)
         if key not in self._outcomes:
@@ -186,7 +208,7 @@ class SideBySide:
         self._judge_lone_outputs()
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
-            self._drop_outputs(set(self._maybe_rectified))
+            self._drop_outputs({*self._maybe_rectified, *self._ending_elsewhere()})
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
         return StepComparison(
             raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched, self._alike
@@ -286,7 +308,7 @@ class SideBySide:
             self._gradient_uses.update(place.base for place in self._places.values())
         self._gradients_met.add(tensor)
         self._gradient_uses[tensor] -= 1
-        if self._gradient_uses[tensor] <= 0:
+        if self._gradient_uses[tensor] <= 0 and tensor not in self._pairing.members:
             gradient.release()
 
     def _used(self, tensor: int) -> None:

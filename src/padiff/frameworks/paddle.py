@@ -69,6 +69,9 @@ class PaddleAdapter:
             found += [(n, b) for n, b in held if isinstance(b, paddle.Tensor) and b._is_initialized()]
         return found
 
+    def is_computed(self, module: Any, name: str) -> bool:
+        return name in module._non_persistable_buffer_names_set
+
     def describe(self, module: Any) -> str:
         return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
 

@@ -51,6 +51,10 @@ class Adapter(Protocol):
         """State that is not trained (running statistics, tables), held by the module itself."""
         ...
 
+    def is_computed(self, module: Any, name: str) -> bool:
+        """Whether a buffer is left out of saved states: the module makes it itself, whenever it is built."""
+        ...
+
     def describe(self, module: Any) -> str:
         """The module in one line, without its children."""
         ...

@@ -67,6 +67,9 @@ class TorchAdapter:
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
         return [(name, b) for name, b in module._buffers.items() if b is not None]
 
+    def is_computed(self, module: Any, name: str) -> bool:
+        return name in module._non_persistent_buffers_set
+
     def describe(self, module: Any) -> str:
         return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
 

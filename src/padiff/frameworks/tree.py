@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from padiff.frameworks.layers import LayerSpec
@@ -103,11 +103,22 @@ def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> 
         parent=parent,
         children=(),
         parameters=tuple(_specs(adapter, adapter.own_parameters(module))),
-        buffers=tuple(_specs(adapter, adapter.own_buffers(module))),
+        buffers=tuple(_buffer_specs(adapter, module, spec)),
         identity=id(module),
         text=adapter.describe(module),
         atomic=spec.atomic if spec else False,
     )
+
+
+def _buffer_specs(adapter: Adapter, module: Any, spec: LayerSpec | None) -> list[TensorSpec]:
+    """Buffers; what no table knows as state, and is either left out of saved states or holds no floats, is computed."""
+    known = spec.stored if spec is not None else {}
+    found: list[TensorSpec] = []
+    for one in _specs(adapter, adapter.own_buffers(module)):
+        constant = not one.dtype.startswith(("float", "bfloat", "complex"))
+        computed = one.name not in known and (constant or adapter.is_computed(module, one.name))
+        found.append(replace(one, computed=computed))
+    return found
 
 
 def _specs(adapter: Adapter, named: list[tuple[str, Any]]) -> list[TensorSpec]:

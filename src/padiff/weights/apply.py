@@ -34,6 +34,8 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
         raw.forget()
     sources, targets = base.tensors(), raw.tensors()
     for entry in plan.entries:
+        if not entry.written:
+            continue
         target = targets[entry.path]
         if len(entry.sources) == 1 and sources[entry.sources[0].path] is target:
             continue

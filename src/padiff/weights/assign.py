@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from padiff.weights.blocks import in_line
 from padiff.weights.fitting import (
     MOST_JOINED,
     UnitPair,
@@ -31,11 +32,13 @@ _FULL_CELLS = 200_000
 _NARROW = 60
 
 
-def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
-    """Pairs, and what has no partner in base and in raw."""
+def assign(
+    base: Sequence[Unit], raw: Sequence[Unit], *, values: bool = False
+) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    """Pairs, and what has no partner in base and in raw. ``values``: both hold the same weights already."""
     pairs = by_names(base, raw)
     base, raw = rest(base, raw, pairs)
-    valued = by_values(base, raw)
+    valued = by_values(base, raw) if values else []
     stacked, base, raw = pair_stacks(*rest(base, raw, valued))
     pairs += valued + stacked
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
@@ -45,7 +48,7 @@ def assign(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], l
         found = step(base, raw)
         pairs += found
         base, raw = rest(base, raw, found)
-    return pairs, list(base), list(raw)
+    return in_line(pairs), list(base), list(raw)
 
 
 def _in_named_order(units: Sequence[Unit]) -> list[Unit]:

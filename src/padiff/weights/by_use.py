@@ -30,11 +30,13 @@ def plan_by_use(
     base_use: Usage,
     raw_use: Usage,
     skip: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
+    *,
+    values: bool = False,
 ) -> tuple[WeightPlan, Anchors]:
     """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out."""
     base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
-    pairs, base_left, raw_left = assign(base_units, raw_units)
+    pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
     tied, raw_left = _tied(base_units, raw_left)
     plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)
     return plan, _anchors(base, raw, pairs, base_use, raw_use)

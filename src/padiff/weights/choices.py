@@ -13,7 +13,9 @@ from padiff.records import Choice, WeightEntry
 from padiff.weights.compose import compose
 from padiff.weights.fitting import UnitPair, in_part_order, part_role
 from padiff.weights.units import UNKNOWN, Unit
+from padiff.weights.words import words_of
 
+_USUAL_HEADS = (2, 3, 4, 6, 8, 12, 16, 32)
 _HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_attention_head")
 
 
@@ -59,15 +61,19 @@ def _turned(family: Sequence[UnitPair]) -> list[tuple[str, tuple[WeightEntry, ..
 
 def _orders(family: Sequence[UnitPair], base: LiveTree, raw: LiveTree) -> list[tuple[str, tuple[WeightEntry, ...]]]:
     parts = _parts(family[0])
-    told = in_part_order(parts)[1]
+    whole = family[0].raw[0] if len(family[0].base) > 1 else family[0].base[0]
+    told = in_part_order(parts)[1] and bool({"qkv", "gateup"} & set(words_of(whole.label)))
     default = tuple(entry for _, _, entry in compose(family))
     names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
     options = [(" then ".join(names), default)]
-    heads = _heads(family[0], base, raw)
     equal = len({part.main.shape for part in parts}) == 1
-    if heads and equal:
-        by_head = tuple(_by_head(entry, heads, len(parts), len(family[0].base) > 1) for entry in default)
-        options.append((f"head by head, {heads} heads", by_head))
+    attends = {"query", "key", "value"} <= {part_role(part) for part in parts}
+    known = _heads(family[0], base, raw)
+    size = parts[0].main.neutral[0]
+    for heads in [known] if known else [n for n in _USUAL_HEADS if size % n == 0] if attends else []:
+        if equal:
+            by_head = tuple(_by_head(entry, heads, len(parts), len(family[0].base) > 1) for entry in default)
+            options.append((f"head by head, {heads} heads", by_head))
     if not told and equal:
         for order in itertools.permutations(range(len(parts))):
             if list(order) != sorted(order):

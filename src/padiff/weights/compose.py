@@ -158,6 +158,7 @@ def _entry(parts: list[Filled]) -> tuple[Held, Held, WeightEntry]:
         stack=first.stack,
         evidence=first.pair.evidence,
         confidence=min(part.pair.confidence for part in parts),
+        written=not raw.spec.computed,
     )
     return first.base, raw, entry
 

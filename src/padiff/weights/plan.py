@@ -155,7 +155,11 @@ class _Planner:
             return
         known = base.owner.layer is not None and base.owner.layer == raw.owner.layer
         evidence = "same layer" if known else "name and order"
-        self.entries.append(WeightEntry(raw.path, base.role, sources, raw.spec.shape, axis, evidence=evidence))
+        self.entries.append(
+            WeightEntry(
+                raw.path, base.role, sources, raw.spec.shape, axis, evidence=evidence, written=not raw.spec.computed
+            )
+        )
 
     # --- what is left without partner
 

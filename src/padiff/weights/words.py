@@ -8,9 +8,9 @@ import re
 SYNONYMS = {
     "attention": "attn selfattn selfattention mha multiheadattn multiheadattention crossattention mixer",
     "cross": "encdec encoderattn crossattn encdecattention multihead",
-    "query": "q wq qlin toq qproj",
-    "key": "k wk klin tok kproj",
-    "value": "v wv vlin tov vproj",
+    "query": "q wq qlin toq qproj queries queryproj linearq",
+    "key": "k wk klin tok kproj keys keyproj lineark",
+    "value": "v wv vlin tov vproj values valueproj linearv",
     "qkv": "qkvproj querykeyvalue cattn inproj wqkv qkvw",
     "out": "o wo oproj outproj outlin proj toout cproj",
     "norm": "ln layernorm rmsnorm batchnorm bn norms layernorms groupnorm norml",
@@ -19,7 +19,7 @@ SYNONYMS = {
     "gate": "gateproj w1",
     "gateup": "gateupproj upgate gateupfusedproj",
     "embed": "embeddings embedding emb embeds wte",
-    "word": "token tokens tok words inputs",
+    "word": "token tokens words inputs",
     "position": "pos positional positions wpe positionembedding posembed posembedding",
     "type": "segment tokentype",
     "cls": "class clstoken classtoken",
@@ -34,6 +34,8 @@ SYNONYMS = {
     "router": "gateweight",
     "patch": "patches patchembed patchembedding patchembeddings",
 }
+_PLACES = {"before": "1", "after": "2", "first": "1", "second": "2"}
+"""Words that number: a layernorm_before is a norm1."""
 _TO_ONE = {other: one for one, others in SYNONYMS.items() for other in others.split()}
 _EMPTY = frozenset({"", "model", "module", "self", "self_attn", "backbone", "base", "transformer", "net"})
 
@@ -54,6 +56,8 @@ def _words_of_component(component: str) -> list[str]:
     joined = re.sub(r"[^a-z0-9]", "", text)
     if joined in _TO_ONE or joined in SYNONYMS:
         return [_TO_ONE.get(joined, joined)]
+    for place, number in _PLACES.items():
+        text = re.sub(rf"[^a-z0-9]+{place}$", number, text)
     words: list[str] = []
     for word in re.split(r"[^a-z0-9]+", re.sub(r"[^a-z0-9]+(?=\d+$)", "", text)):  # ln_1 is ln1
         if word in _TO_ONE or word in SYNONYMS:

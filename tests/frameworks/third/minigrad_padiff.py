@@ -39,6 +39,9 @@ class MinigradAdapter:
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
         return []
 
+    def is_computed(self, module: Any, name: str) -> bool:
+        return False
+
     def describe(self, module: Any) -> str:
         return f"{type(module).__name__}()"
 
