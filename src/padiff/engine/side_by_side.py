@@ -208,7 +208,8 @@ class SideBySide:
         self._judge_lone_outputs()
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
-            self._drop_outputs({*self._maybe_rectified, *self._ending_elsewhere()})
+            self._drop_outputs(set(self._maybe_rectified))
+            self._drop_outputs(self._ending_elsewhere())
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
         return StepComparison(
             raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched, self._alike
