@@ -94,14 +94,18 @@ class ModuleNode(PlainData):
     buffers: tuple[TensorSpec, ...]
     identity: int
     """Two nodes with one identity are one module under two paths."""
-    text: str
-    """How the framework prints it, in one line."""
+    text: str | Callable[[], str]
+    """How the framework prints it, in one line, or what says so when somebody asks."""
     atomic: bool = False
     """A layer that is matched as one thing although it has children (attention, LSTM)."""
 
     @property
     def name(self) -> str:
         return self.path.rpartition(".")[2]
+
+    @property
+    def line(self) -> str:
+        return self.text if isinstance(self.text, str) else self.text()
 
 
 @dataclass(frozen=True)

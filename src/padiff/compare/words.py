@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from padiff.compare.examine import Details
@@ -10,11 +13,14 @@ from padiff.records import Array, Numbers, Tolerance
 _ERRORS = {"mean": "mean error", "auto": "rms error"}
 
 
+_spelt: Callable[[Tolerance], str] = functools.lru_cache(maxsize=64)(str)  # said once for every tensor
+
+
 def within(numbers: Numbers, tolerance: Tolerance, error: float | None, allowed: float) -> str:
     largest = f"largest absolute difference {numbers.max_abs:.1e}"
     if error is None:
-        return f"{largest}, within the bound everywhere ({tolerance})"
-    return f"{largest}, {_ERRORS[tolerance.mode]} {error:.1e}, allowed {allowed:.1e} ({tolerance})"
+        return f"{largest}, within the bound everywhere ({_spelt(tolerance)})"
+    return f"{largest}, {_ERRORS[tolerance.mode]} {error:.1e}, allowed {allowed:.1e} ({_spelt(tolerance)})"
 
 
 def different(
@@ -33,8 +39,8 @@ def different(
     elif details.over != details.worst:
         over = f"furthest over its bound{_at(base, raw, details.over)}"
     else:
-        return f"{many}, {largest}, allowed {allowed:.1e} there ({tolerance})"
-    return f"{many}, {largest}, {over}, allowed {allowed:.1e} ({tolerance})"
+        return f"{many}, {largest}, allowed {allowed:.1e} there ({_spelt(tolerance)})"
+    return f"{many}, {largest}, {over}, allowed {allowed:.1e} ({_spelt(tolerance)})"
 
 
 def nonfinite(base: Array, raw: Array, details: Details) -> str:

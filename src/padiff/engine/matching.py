@@ -131,6 +131,12 @@ def _uses(job: Job) -> list[Usage]:
 def _same_names(plan: WeightPlan) -> bool:
     """Every tensor is filled from the one of the same owner's name."""
     return all(
-        len(entry.sources) == 1 and entry.path.rpartition(".")[0] == entry.sources[0].path.rpartition(".")[0]
+        _same_owner(entry.path.rpartition(".")[0], source.path.rpartition(".")[0])
         for entry in plan.entries
+        for source in entry.sources
     )
+
+
+def _same_owner(one: str, other: str) -> bool:
+    """The same module, or one inside it: a layer matched as one thing keeps its tensors where it likes."""
+    return one == other or one.startswith(other + ".") or other.startswith(one + ".")

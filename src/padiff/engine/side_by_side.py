@@ -112,7 +112,10 @@ class SideBySide:
         alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or _alters(call)]
         alike = [one for one in alike if self._same_given(one, call)]
         alike.sort(key=lambda one: one.outputs[0].value.shape != shape)  # a pool that rounds up returns another shape
-        return alike[0] if alike else None
+        if alike:
+            return alike[0]
+        # Given other things already, it tells nothing by itself; its place in the tree still says whose partner it is.
+        return next((one for one in candidates if one.node == hint and one.outputs[0].value.shape == shape), None)
 
     def _chain(self, base: Call, call: Call) -> Call:
         """A norm with its own activation beside a norm and an activation: base's two, if raw returned what they do."""

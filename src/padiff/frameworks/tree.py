@@ -105,7 +105,7 @@ def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> 
         parameters=tuple(_specs(adapter, adapter.own_parameters(module))),
         buffers=tuple(_buffer_specs(adapter, module, spec)),
         identity=id(module),
-        text=adapter.describe(module),
+        text=functools.partial(adapter.describe, module),
         atomic=spec.atomic if spec else False,
     )
 

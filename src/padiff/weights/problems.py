@@ -89,5 +89,5 @@ def _sides(side: str, own: Place, other: Place, message: str, hint: str) -> Weig
 def _problem(base: Place, raw: Place, message: str, hint: str) -> WeightProblem:
     (base_node, base_path), (raw_node, raw_path) = base, raw
     return WeightProblem(
-        base_path, raw_path, base_node.text, raw_node.text, message, hint, base_node.index, raw_node.index
+        base_path, raw_path, base_node.line, raw_node.line, message, hint, base_node.index, raw_node.index
     )
