@@ -30,6 +30,10 @@ class Observer(Protocol):
 
     def on_gradient(self, tensor: int, gradient: Value) -> None: ...
 
+    def before_write(self) -> None:
+        """Some tensor is about to be written: whatever was only looked at must be read now."""
+        ...
+
 
 @dataclass(slots=True)
 class _Open:
@@ -161,6 +165,8 @@ class Recorder:
     def _about_to_write(self, tensor: Any) -> None:
         if threading.get_ident() != self._thread:
             return
+        if self._observer is not None:
+            self._observer.before_write()
         for key, held in self._unindexed:
             storage = held.storage()
             if storage is not None:

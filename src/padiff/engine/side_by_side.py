@@ -32,6 +32,10 @@ NOISE_OF_SUMS = 5e-6
 """Rounding in a sum, relative to its terms: all that is left of a gradient that is zero by rights."""
 
 
+QUEUE_LENGTH = 64
+QUEUE_BYTES = 1 << 21
+
+
 class Place(NamedTuple):
     """Where a tensor of raw was met first: base's tensor, the comparison, whether both take part in backward."""
 
@@ -62,6 +66,9 @@ class SideBySide:
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
         self._gradient_scale = 0.0
+        self._queue: list[tuple[tuple[int, int], tuple[Array, Array] | None, Role, Call, Call, Slot, Slot]] = []
+        self._queued: set[tuple[int, int]] = set()
+        self._queued_bytes = 0
         self._pairs: list[tuple[Call, Call]] = []
         self._comparisons: list[Comparison] = []
         self._unmatched: list[Unmatched] = []
@@ -177,6 +184,8 @@ class SideBySide:
         return self._outcomes[key].agrees
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
+        if self._queue:
+            self._settle()
         place = self._places.get(tensor)
         if place is None:
             return
@@ -202,6 +211,7 @@ class SideBySide:
 
     def finish(self, raw: StepTrace) -> StepComparison:
         """What backward left out on one side, and the whole step."""
+        self._settle()
         places = {place.base: place for place in self._places.values()}
         for tensor, gradient in self._base.gradients.items():
             place = places.get(tensor)
@@ -225,6 +235,9 @@ class SideBySide:
         pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely)
         for one, other in pairs:
             key = (one.tensor, other.tensor)
+            if self._alike:
+                self._queue_up(key, role, base, raw, one, other)
+                continue
             outcome = self._outcomes.get(key)
             if outcome is None:
                 outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._tolerance)
@@ -244,6 +257,37 @@ class SideBySide:
             for slot in alone:
                 if (side, slot.tensor) not in known:
                     self._lone_slot(role, base, raw, side, slot)
+
+    # --- many small comparisons at once: between the models' own work each would find the caches cold
+
+    def _queue_up(self, key: tuple[int, int], role: Role, base: Call, raw: Call, one: Slot, other: Slot) -> None:
+        arrays = None
+        if key not in self._outcomes and key not in self._queued:
+            if one.value.overwritten or other.value.overwritten:
+                self._outcomes[key] = self._values_of(one.value, other.value, self._tolerance)
+            else:
+                arrays = (one.value.numpy(), other.value.numpy())
+                self._queued.add(key)
+                self._queued_bytes += arrays[1].nbytes
+        self._queue.append((key, arrays, role, base, raw, one, other))
+        if len(self._queue) >= QUEUE_LENGTH or self._queued_bytes >= QUEUE_BYTES:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Compare what has queued up, in order."""
+        for key, arrays, role, base, raw, one, other in self._queue:
+            if arrays is not None:
+                self._outcomes[key] = compare_in_any_layout(*arrays, self._tolerance)
+            outcome = self._outcomes[key]
+            comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
+            self._comparisons.append(comparison)
+            self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
+        self._queue.clear()
+        self._queued.clear()
+        self._queued_bytes = 0
+
+    def before_write(self) -> None:
+        self._settle()
 
     def _beside_the_point(
         self, role: Role, base: Call, raw: Call, slot: Slot, slots: Sequence[Slot], outcome: Outcome

@@ -28,6 +28,7 @@ _BIT_VIEWS = {
     torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
     torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2),
 }
+_PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool})
 _TO_TORCH_BITS = {
     np.dtype(numpy_type): (np.dtype(f"int{np.dtype(numpy_type).itemsize * 8}"), torch_type)
     for torch_type, (_, numpy_type) in _BIT_VIEWS.items()
@@ -89,6 +90,9 @@ class TorchAdapter:
 
     def to_numpy(self, tensor: Any) -> Array:
         host = tensor.detach()
+        plain = host.dtype in _PLAIN and host.device.type == "cpu" and host.layout is torch.strided
+        if plain and not host.is_neg():
+            return host.numpy()
         if host.layout is not torch.strided:
             host = host.to_dense()
         if host.is_quantized:

@@ -41,8 +41,11 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
             continue
         wanted = [source.path for source in entry.sources] if entry.function is None else list(sources)
         arrays = {path: base.adapter.to_numpy(sources[path]) for path in wanted}
+        value = build(entry, arrays)
+        if np.array_equal(raw.adapter.to_numpy(target), value):  # copied before, as in every call after the first
+            continue
         undo.append(_rewriting(raw, target))
-        raw.adapter.assign(target, build(entry, arrays))
+        raw.adapter.assign(target, value)
 
 
 def _restoring(live: LiveTree, module: Any) -> list[Callable[[], None]]:
