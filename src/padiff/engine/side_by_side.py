@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,6 +68,7 @@ class SideBySide:
         """Calls compared, by the two classes."""
         self._gradient_scale = 0.0
         self._queue: list[tuple[tuple[int, int], tuple[Array, Array] | None, Role, Call, Call, Slot, Slot]] = []
+        self._gradient_queue: list[tuple[Place, Value, Value]] = []
         self._queued: set[tuple[int, int]] = set()
         self._queued_bytes = 0
         self._pairs: list[tuple[Call, Call]] = []
@@ -191,18 +193,34 @@ class SideBySide:
             return
         expected = self._base_gradient(place.base)
         if expected is not None:
-            tolerance = self._tolerance
-            if tolerance.mode == "auto":  # what cancels is as uncertain as what it was summed from
-                tolerance = replace(tolerance, atol=NOISE_OF_SUMS * self._gradient_scale)
-            outcome = self._values_of(expected, gradient, tolerance, gradients=True)
-            if outcome.numbers is not None:
-                self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
+            if not gradient.overwritten and not expected.overwritten:
+                self._gradient_queue.append((place, expected, gradient))
+                self._queued_bytes += math.prod(gradient.shape) * 4
+                if len(self._gradient_queue) >= QUEUE_LENGTH or self._queued_bytes >= QUEUE_BYTES:
+                    self._settle_gradients()
+                return
+            outcome = self._values_of(expected, gradient, self._tolerance, gradients=True)
             self._gradient_used(place.base, expected)
         elif place.tracked:
             outcome = _one_sided(gradient, "raw")
         else:
             return  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
         self._comparisons.append(_in_backward(place.met, outcome))
+
+    def _settle_gradients(self) -> None:
+        for place, expected, gradient in self._gradient_queue:
+            tolerance = self._tolerance
+            if tolerance.mode == "auto":  # what cancels is as uncertain as what it was summed from
+                tolerance = replace(tolerance, atol=NOISE_OF_SUMS * self._gradient_scale)
+            outcome = compare_in_any_layout(
+                expected.numpy(), gradient.numpy(), tolerance, gradients=True, loosely=not self._alike
+            )
+            if outcome.numbers is not None:
+                self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
+            self._gradient_used(place.base, expected)
+            self._comparisons.append(_in_backward(place.met, outcome))
+        self._gradient_queue.clear()
+        self._queued_bytes = 0
 
     def _base_gradient(self, tensor: int) -> Value | None:
         if tensor in self._pairing.derived:
@@ -212,6 +230,7 @@ class SideBySide:
     def finish(self, raw: StepTrace) -> StepComparison:
         """What backward left out on one side, and the whole step."""
         self._settle()
+        self._settle_gradients()
         places = {place.base: place for place in self._places.values()}
         for tensor, gradient in self._base.gradients.items():
             place = places.get(tensor)
