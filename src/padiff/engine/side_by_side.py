@@ -108,6 +108,8 @@ class SideBySide:
             self._count(done.index, -1)
             if self._waiting[done.index] == 0:
                 self._release(done)
+        if call.parent < 0:  # the model has ended: nothing is left unread when the loss or backward begin
+            self._settle()
 
     def _look_alike(self, call: Call) -> Call | None:
         """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
