@@ -1,0 +1,46 @@
+"""What is known of the place where two models part: all that a cause may look at, and try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from padiff.records import Array, Phase, Role
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One tensor of one place, base's beside raw's, both in raw's layout, and what they were made of.
+
+    Raw's module was fed base's inputs, so that what differs arose here. ``settings`` are what a module was built with,
+    under one name in all frameworks (``eps``, ``p``, ``stride``).
+    """
+
+    phase: Phase
+    role: Role
+    """``output``: what the module returns. ``input`` (forward): what the module's own code hands to a child of it."""
+    base_kind: str
+    raw_kind: str
+    layer: str | None
+    """Base's framework-neutral layer name (``linear``, ``layernorm``), where it is a known layer."""
+    expected: Array
+    """Base's tensor."""
+    found: Array
+    """Raw's."""
+    given: Mapping[str, Array] = field(default_factory=dict)
+    """What base's module was given, by name; raw's was fed the same."""
+    around: Mapping[str, Array] = field(default_factory=dict)
+    """For a module's own code: what its children had returned by then, by path, base's values."""
+    base_weights: Mapping[str, Array] = field(default_factory=dict)
+    raw_weights: Mapping[str, Array] = field(default_factory=dict)
+    """The module's own parameters and buffers, by name, each in its own framework's layout."""
+    base_settings: Mapping[str, Any] = field(default_factory=dict)
+    raw_settings: Mapping[str, Any] = field(default_factory=dict)
+    agrees: Callable[[Array, Array], bool] = lambda base, raw: False
+    """Whether two tensors agree as closely as this place allows."""
+    retry: Callable[[Mapping[str, Any]], Array | None] = lambda changes: None
+    """Raw's tensor again, with some of raw's settings changed, the module being fed base's inputs; None where that
+    cannot be done."""
+    repeats: Callable[[], bool] = lambda: True
+    """Whether base's module returns the same when it runs again on the same inputs."""
