@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -272,6 +273,19 @@ class StepTrace(PlainData):
     ran_backward: bool = False
 
 
+@dataclass(frozen=True)
+class Noise(PlainData):
+    """The root mean square deviation that rounding brings about in base, tensor by tensor."""
+
+    tensors: Mapping[int, float] = field(default_factory=dict)
+    """By the tensor's number in base's trace."""
+    gradients: Mapping[int, float] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Of the gradients of parameters, by path."""
+    buffers: Mapping[str, float] = field(default_factory=dict)
+    loss: float | None = None
+
+
 # ------------------------------------------------------------------ two models side by side
 
 
@@ -304,6 +318,10 @@ class Tolerance(PlainData):
     rtol: float = 1e-7
     atol: float = 0.0
     mode: Literal["mean", "strict", "auto"] = "mean"
+    predicted: float | None = None
+    """For ``auto``: the root mean square deviation that rounding brings about here, where base's was measured."""
+    sums: bool = False
+    """Whether the tensor holds long sums (gradients of parameters, a loss, running statistics)."""
 
     def __str__(self) -> str:
         if self.mode == "auto":
@@ -342,12 +360,21 @@ class Outcome(PlainData):
     numbers: Numbers | None = None
     allowed: float | None = None
     """The bound the verdict was taken against, in the unit of the mode."""
+    predicted: float | None = None
+    """The root mean square error that rounding explains, as measured on base; None where that was not done."""
     suggestion: Tolerance | None = None
     """A tolerance that would hold, where the difference looks like rounding."""
 
     @property
     def agrees(self) -> bool:
         return self.verdict != "different"
+
+    @property
+    def ratio(self) -> float | None:
+        """The error over what was predicted; None where nothing was."""
+        if self.predicted is None or self.numbers is None:
+            return None
+        return self.numbers.rmse / self.predicted if self.predicted > 0 else math.inf if self.numbers.rmse else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +421,26 @@ class StepComparison(PlainData):
     unmatched: tuple[Unmatched, ...] = ()
     alike: bool = True
     """Both models call the same leaves under the same modules."""
+    local: tuple[Comparison, ...] = ()
+    """What each call adds when it is fed base's tensors, where a second look was taken."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A call that does something else than base's when it is given the same, and what tells so."""
+
+    phase: Phase
+    base: Call
+    raw: Call
+    comparison: Comparison
+    between: bool = False
+    """The code of the module itself is at fault, between two of its children."""
+    before: Call | None = None
+    after: Call | None = None
+    """The children of raw around it, where known."""
+    expected: Array | None = None
+    found: Array | None = None
+    """Base's tensor as raw arranges it, and raw's."""
 
 
 @dataclass(frozen=True)

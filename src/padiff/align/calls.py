@@ -42,6 +42,8 @@ class CallPairing:
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
+        self.parts: dict[int, tuple[int, ...]] = {}
+        """Number of a tensor made of base's tensors to the numbers of these."""
         self.derived: dict[int, Derive] = {}
         """Number of a tensor made of base's tensors to how it is made, given what holds their values."""
 
@@ -117,7 +119,8 @@ class CallPairing:
             return None
         number = -1 - len(self.derived)
         outputs = [call.outputs[0] for call in calls]
-        self.members.update(slot.tensor for slot in outputs)
+        self.parts[number] = tuple(slot.tensor for slot in outputs)
+        self.members.update(self.parts[number])
         if len(calls) > 1:
             self.derived[number] = partial(_joined, tuple(slot.tensor for slot in outputs), group.heads)
         else:

@@ -32,6 +32,10 @@ class Held:
             raise RuntimeError("the elements of this value were released")
         return self._adapter.to_numpy(self._tensor)
 
+    def live(self) -> Any | None:
+        """The framework's tensor, while no copy of it was taken."""
+        return None if self._version is None else self._tensor
+
     def storage(self) -> int | None:
         """Whose memory it reads; None when it has its own or none."""
         return None if self._tensor is None or self._version is None else self._adapter.storage(self._tensor)

@@ -59,6 +59,7 @@ class Recorder:
         *,
         gradients: bool,
         observer: Observer | None = None,
+        hooks: bool = True,
     ) -> None:
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
@@ -66,6 +67,7 @@ class Recorder:
         self._adapter: Adapter = live.adapter
         self._node_of = live.node_of()
         self._want_gradients = gradients
+        self._hooks = gradients and hooks
         self._observer = observer
         self._open: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
         self._entered = 0
@@ -106,8 +108,8 @@ class Recorder:
 
     # --- called by the hooks
 
-    def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if threading.get_ident() != self._thread:
+    def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._mine():
             return
         node = self._node_of[id(module)]
         inputs = self._slots(args, kwargs)
@@ -117,8 +119,8 @@ class Recorder:
         self._occurrences[node] += 1
         self._open.append(opened)
 
-    def _leave(self, module: Any, output: Any) -> None:
-        if threading.get_ident() != self._thread:
+    def _leave(self, module: Any, output: Any) -> Any:
+        if not self._mine():
             return
         self._raised = None
         opened = self._open.pop()
@@ -145,7 +147,7 @@ class Recorder:
 
     def _fail(self, module: Any) -> None:
         """The user's code may catch the exception and go on: the call is taken off like one that ended."""
-        if threading.get_ident() == self._thread and len(self._open) > 1 and self._open[-1].module is module:
+        if self._mine() and len(self._open) > 1 and self._open[-1].module is module:
             opened = self._open.pop()
             if self._raised is None:
                 self._raised = self._live.tree.nodes[opened.node].path
@@ -163,7 +165,7 @@ class Recorder:
                 held.release()
 
     def _about_to_write(self, tensor: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if not self._mine():
             return
         if self._observer is not None:
             self._observer.before_write()
@@ -184,6 +186,10 @@ class Recorder:
             self._observer.on_gradient(number, held)
         else:
             self.gradients[number] = held
+
+    def _mine(self) -> bool:
+        """Whether this is the thread that runs the model."""
+        return threading.get_ident() == self._thread
 
     # --- tensors
 
@@ -213,11 +219,15 @@ class Recorder:
         self._known[key] = (number, held)
         self._unindexed.append((key, held))
         self._open[-1].owned.append((key, held))
-        if self._want_gradients:
+        if self._hooks:
             handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
             if handle is not None:
                 self._handles.append(handle)
         return number, held
+
+    def _live_tensor(self, value: Value) -> Any | None:
+        """The framework's tensor behind a value of a slot; None where only a copy is left."""
+        return value.live() if isinstance(value, Held) else None
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""

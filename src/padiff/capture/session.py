@@ -8,9 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
 from padiff.capture.recorder import Observer, Recorder, call_model
-from padiff.capture.state import preserved, random_state, restore_random_state, spared_collector
+from padiff.capture.state import (
+    SavedBuffers,
+    preserved,
+    put_back,
+    random_state,
+    restore_random_state,
+    saved_buffers,
+    spared_collector,
+)
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
@@ -37,9 +46,13 @@ class Session:
         self.nodes = nodes
         self.loss_outputs: int | None = None
         """Of how many outputs the default loss is the mean; None for all. Set where the models return others."""
+        self.repeatable = False
+        """Whether a step may be asked to run again."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
+        self._drawn_before: Any = None
+        self._buffers_before: SavedBuffers = []
 
     @contextmanager
     def prepared(self, *, training: bool) -> Iterator[None]:
@@ -50,15 +63,46 @@ class Session:
             yield
 
     def run(
-        self, step: int, arguments: Arguments, *, loss_fn: Loss, backward: bool, observer: Observer | None = None
+        self,
+        step: int,
+        arguments: Arguments,
+        *,
+        loss_fn: Loss,
+        backward: bool,
+        observer: Observer | None = None,
+        feeder: Feeder | None = None,
+        hooks: bool = True,
     ) -> StepTrace:
-        """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told."""
-        running = Step(self, step, arguments, loss_fn, backward and self.live.adapter.grad_enabled(), observer)
+        """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
+
+        A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded as well."""
+        if self.repeatable:
+            self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
+        gradients = backward and self.live.adapter.grad_enabled()
+        if feeder is not None:
+            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks)
+        else:
+            recorder = Recorder(self.live, gradients=gradients, observer=observer)
+        running = Step(self, step, arguments, loss_fn, gradients, recorder)
         try:
             running.forward()
             return running.backward()
         finally:
             running.close()
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, the step that ran last may run again: buffers and random numbers are as they were before it.
+
+        Afterwards they are as it left them, and so are the gradients."""
+        with preserved(self.live, buffers=True):
+            drawn, seen = self._randomness, self._calls
+            self._randomness = self._drawn_before
+            put_back(self.live, self._buffers_before)
+            try:
+                yield
+            finally:
+                self._randomness, self._calls = drawn, seen
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -115,11 +159,11 @@ class Step:
         arguments: Arguments,
         loss_fn: Loss,
         backward: bool,
-        observer: Observer | None,
+        recorder: Recorder,
     ) -> None:
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
-        self._recorder = Recorder(session.live, gradients=backward, observer=observer)
+        self._recorder = recorder
         self._loss: Any = None
         self._trace: StepTrace | None = None
 

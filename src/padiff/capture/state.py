@@ -12,6 +12,7 @@ import numpy as np
 
 from padiff.frameworks import Adapter
 from padiff.frameworks.tree import LiveTree
+from padiff.records import Array
 
 
 def random_state(adapter: Adapter) -> Any:
@@ -33,7 +34,7 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
     randomness = random_state(adapter)
     training = [adapter.is_training(module) for module in live.modules]
     gradients = [(p, _copy(adapter, adapter.gradient(p))) for p in live.parameters().values()]
-    saved = _saved_buffers(live) if buffers else []
+    saved = saved_buffers(live) if buffers else []
     for parameter, _ in gradients:
         adapter.set_gradient(parameter, None)
     try:
@@ -44,10 +45,7 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
             adapter.set_training(module, flag)
         for parameter, gradient in gradients:
             adapter.set_gradient(parameter, gradient)
-        for module, name, buffer, value in saved:
-            adapter.assign(buffer, adapter.to_numpy(value))
-            if getattr(module, name, None) is not buffer:  # ``self.count = self.count + 1`` put another in its place
-                setattr(module, name, buffer)
+        put_back(live, saved)
 
 
 @contextmanager
@@ -71,9 +69,28 @@ def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:
     return None if gradient is None else adapter.clone(gradient)
 
 
-def _saved_buffers(live: LiveTree) -> list[tuple[Any, str, Any, Any]]:
-    """(module, name, buffer, copy) of every buffer."""
+SavedBuffers = list[tuple[Any, str, Any, Any]]
+"""(module, name, buffer, copy) of every buffer."""
+
+
+def saved_buffers(live: LiveTree) -> SavedBuffers:
+    """Copies of every buffer, to be put back."""
     found = []
     for module in {id(module): module for module in live.modules}.values():
         found += [(module, name, b, live.adapter.clone(b)) for name, b in live.adapter.own_buffers(module)]
     return found
+
+
+def put_back(live: LiveTree, saved: SavedBuffers) -> None:
+    adapter = live.adapter
+    for module, name, buffer, value in saved:
+        before = adapter.to_numpy(value)
+        if not _identical(before, adapter.to_numpy(buffer)):  # what did not change need not look written
+            adapter.assign(buffer, before)
+        if getattr(module, name, None) is not buffer:  # ``self.count = self.count + 1`` put another in its place
+            setattr(module, name, buffer)
+
+
+def _identical(one: Array, other: Array) -> bool:
+    """To the bit; NaN is itself."""
+    return one.shape == other.shape and one.tobytes() == other.tobytes()

@@ -12,7 +12,7 @@ from padiff.compare import words
 from padiff.compare.examine import Details, examine
 from padiff.compare.kinds import Kind, kind_of_pair
 from padiff.compare.measure import Sums, lopsided_cosine, measure
-from padiff.compare.tolerance import rounding_bound, suggest
+from padiff.compare.tolerance import allowed_error, rounding_bound, suggest
 from padiff.records import Array, Numbers, Outcome, Tolerance
 
 DOUBT = 1e-4
@@ -43,9 +43,8 @@ def compare_arrays(base: Array, raw: Array, tolerance: Tolerance, *, detail: boo
         return Outcome("different", "shape", f"shapes differ: base {list(base.shape)}, raw {list(raw.shape)}")
     case = _Case(base, raw, kind_of_pair(base.dtype, raw.dtype), tolerance)
     with np.errstate(all="ignore"):
-        if base.dtype != raw.dtype:
-            return _other_dtype(case)
-        return _values(case, detail)
+        found = _other_dtype(case) if base.dtype != raw.dtype else _values(case, detail)
+    return found if tolerance.predicted is None else dataclasses.replace(found, predicted=tolerance.predicted)
 
 
 def missing(message: str) -> Outcome:
@@ -109,7 +108,7 @@ def _error_and_bound(case: _Case, numbers: Numbers) -> tuple[float | None, float
     if tolerance.mode == "mean":
         return numbers.mean_abs, tolerance.atol + tolerance.rtol * numbers.base_mean_abs
     if tolerance.mode == "auto":
-        return numbers.rmse, rounding_bound(case.kind, numbers.base_rms) + tolerance.atol
+        return numbers.rmse, allowed_error(case.kind, tolerance, numbers.base_rms)
     return None, 0.0
 
 
@@ -130,7 +129,7 @@ def _detailed(case: _Case, numbers: Numbers, error: float | None, allowed: float
     if within:
         return Outcome("rounding", None, words.within(numbers, tolerance, error, allowed), numbers, allowed)
     message = words.different(base, raw, numbers, details, tolerance, error, allowed)
-    return Outcome("different", "values", message, numbers, allowed, _suggestion(case, numbers, details))
+    return Outcome("different", "values", message, numbers, allowed, suggestion=_suggestion(case, numbers, details))
 
 
 def _filled(case: _Case, numbers: Numbers, details: Details) -> Numbers:

@@ -21,22 +21,34 @@ def compare_in_any_layout(
 
     ``loosely``: shapes that some arrangement brings together are no difference; the values under the nearest are.
     """
+    return compare_arranged(base, raw, tolerance, gradients=gradients, loosely=loosely)[0]
+
+
+def compare_arranged(
+    base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False, loosely: bool = False
+) -> tuple[Outcome, Array | None]:
+    """The same, and base's elements as raw arranges them; None where nothing fits raw's shape."""
     outcome = compare_arrays(base, raw, tolerance)
     if outcome.reason != "shape" or not base.size or not raw.size:
-        return outcome
+        return outcome, base if base.shape == raw.shape else None
     if base.size == raw.size:
         options = [(change, arranged, raw) for change, arranged in _arrangements(base, raw.shape)]
     else:
         options = _repeated(base, raw, gradients)
-    nearest: Outcome | None = None
+    nearest: tuple[Outcome, Array | None] | None = None
     for change, left, right in options:
         found = compare_arrays(left, right, tolerance)
         stated = replace(found, message=f"{found.message}; {change}")
+        fitting = left if left.shape == raw.shape else None
         if found.agrees:
-            return stated
-        if found.numbers and (nearest is None or nearest.numbers is None or found.numbers.rmse < nearest.numbers.rmse):
-            nearest = stated
-    return nearest if loosely and nearest is not None else outcome
+            return stated, fitting
+        if found.numbers and (
+            nearest is None or nearest[0].numbers is None or found.numbers.rmse < nearest[0].numbers.rmse
+        ):
+            nearest = stated, fitting
+    if nearest is None:
+        return outcome, None
+    return nearest if loosely else (outcome, nearest[1])
 
 
 def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array, Array]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from padiff.compare.blocks import block_length, clean, loader, walk
-from padiff.compare.kinds import FLOAT32, FLOAT64, DType, Kind
+from padiff.compare.kinds import FLOAT32, FLOAT64, DType, Kind, kind_of
 from padiff.records import Array, Numbers
 
 _ONES = {work: np.ones(block_length(work), work) for work in (FLOAT32, FLOAT64)}
@@ -63,6 +63,24 @@ class Sums:
             self.base_rms * root,
             1.0 if self.peak == 0.0 else cosine(self.base_rms, self.raw_rms, self.gap_rms),
         )
+
+
+def rms(array: Array) -> float:
+    """The root mean square of an array."""
+    if array.size == 0:
+        return 0.0
+    flat = array.reshape(-1)
+    flat = flat.astype(np.float32) if flat.dtype.itemsize < 4 else flat
+    return math.sqrt(abs(float(np.vdot(flat, flat))) / flat.size)
+
+
+def rms_gap(base: Array, other: Array) -> float:
+    """The root mean square of the difference of two arrays of one shape and dtype, over what is finite in both."""
+    if base.size == 0:
+        return 0.0
+    kind = kind_of(base.dtype)
+    with np.errstate(all="ignore"):
+        return measure(base, other, kind, kind.quick).numbers().rmse
 
 
 def measure(base: Array, raw: Array, kind: Kind, work: DType, rtol: float | None = None) -> Sums:

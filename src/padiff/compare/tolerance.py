@@ -23,6 +23,20 @@ AUTO_FACTORS: dict[str, float] = {
 COARSE_FACTOR = 2.0
 """For the 8-bit floats and below, whose eps is already a good part of the value."""
 
+NOISE_FACTOR = 10.0
+"""How many times the measured noise is still rounding: another framework sums in another order."""
+
+FLOOR = 16.0
+"""How many eps are allowed where base shows no noise at all: functions are approximated differently."""
+
+COARSE_FLOOR = 2.0
+"""The same for dtypes of 16 bits and below, in which nothing is approximated but the result."""
+
+SUMS = 10.0
+"""How many times the floor a long sum may need: in whatever order, its terms are rounded on the way."""
+
+COARSE_EPS = 1e-4
+
 EXPECTED = '"auto", "exact", a pair (rtol, atol) or a padiff.Tolerance, with bounds that are finite and not negative'
 
 
@@ -47,6 +61,14 @@ def rounding_bound(kind: Kind, base_rms: float) -> float:
     """The root mean square error that rounding explains; 0 for integers, which do not round."""
     factor = AUTO_FACTORS.get(kind.name, COARSE_FACTOR)
     return factor * (kind.eps * base_rms + kind.step)
+
+
+def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
+    """For ``auto``: the root mean square error that is allowed, by measurement where there is one."""
+    if tolerance.predicted is None:
+        return rounding_bound(kind, base_rms) + tolerance.atol
+    floor = (FLOOR if kind.eps < COARSE_EPS else COARSE_FLOOR) * kind.eps * base_rms
+    return NOISE_FACTOR * tolerance.predicted + floor * (SUMS if tolerance.sums else 1.0) + kind.step + tolerance.atol
 
 
 def suggest(kind: Kind, tolerance: Tolerance, needed_rtol: float, needed_atol: float) -> Tolerance:

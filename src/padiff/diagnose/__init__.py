@@ -1,3 +1,4 @@
 """From comparisons to the divergence: where it starts."""
 
 from padiff.diagnose.divergence import find_divergence as find_divergence
+from padiff.diagnose.faults import divergences_of as divergences_of

@@ -63,12 +63,12 @@ def _own_code(
             after = pair
             break
         before = pair
-    note = _between_words(before and before[1], after and after[1])
-    lines = tuple(_lines_between(before and before[side], after and after[side]) for side in (0, 1))
+    note = between_words(before and before[1], after and after[1])
+    lines = tuple(lines_between(before and before[side], after and after[side]) for side in (0, 1))
     return note, (lines[0], lines[1]) if any(lines) else None
 
 
-def _between_words(before: Call | None, after: Call | None) -> str:
+def between_words(before: Call | None, after: Call | None) -> str:
     here = "the difference arises in the module's own code"
     if before is None:
         return f"{here} before its first child {_name(after)}"
@@ -81,7 +81,7 @@ def _name(call: Call | None) -> str:
     return "" if call is None else call.path + (f" (line {call.stack[-1].line})" if call.stack else "")
 
 
-def _lines_between(before: Call | None, after: Call | None) -> tuple[SourceLine, ...]:
+def lines_between(before: Call | None, after: Call | None) -> tuple[SourceLine, ...]:
     """The user's lines from one child's call to the next, where both stand in one function."""
     first = before.stack[-1] if before is not None and before.stack else None
     last = after.stack[-1] if after is not None and after.stack else None
@@ -101,7 +101,7 @@ def _in_loss(step: StepComparison) -> Divergence | None:
     if wrong is None:
         return None
     note = "the outputs agree and the loss doesn't: look at the loss functions"
-    return _divergence(wrong, (), (), note)
+    return divergence_of(wrong, (), (), note)
 
 
 def _in_backward(step: StepComparison) -> Divergence | None:
@@ -165,7 +165,7 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
         return _at_call(step, *cut[0], wrong, cut[1])
     stacks = _stacks(step, wrong.raw_path)
     many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {wrong.role}s differ"
-    return _divergence(wrong, *stacks, f"{many}; {note}" if note else many)
+    return divergence_of(wrong, *stacks, f"{many}; {note}" if note else many)
 
 
 def _cut(step: StepComparison) -> tuple[tuple[Call, Call], str] | None:
@@ -218,7 +218,7 @@ def _at_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergen
     pair = next((pair for pair in step.pairs if pair[1].index == first.raw_call), None)
     note = "the two models were given different inputs" if given else ""
     if pair is None:
-        return _divergence(first, (), (), note)
+        return divergence_of(first, (), (), note)
     return _at_call(step, *pair, first, note)
 
 
@@ -227,7 +227,7 @@ def _at_call(
 ) -> Divergence:
     """At a call, which need not be where the tensor that tells was met."""
     return replace(
-        _divergence(wrong, *(lines or (source_lines(base.stack), source_lines(raw.stack))), note),
+        divergence_of(wrong, *(lines or (source_lines(base.stack), source_lines(raw.stack))), note),
         base_path=base.path,
         raw_path=raw.path,
         base_kind=base.kind,
@@ -237,7 +237,9 @@ def _at_call(
     )
 
 
-def _divergence(wrong: Comparison, base: tuple[SourceLine, ...], raw: tuple[SourceLine, ...], note: str) -> Divergence:
+def divergence_of(
+    wrong: Comparison, base: tuple[SourceLine, ...], raw: tuple[SourceLine, ...], note: str
+) -> Divergence:
     return Divergence(
         base_path=wrong.base_path,
         raw_path=wrong.raw_path,

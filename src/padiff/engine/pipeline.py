@@ -9,10 +9,13 @@ from dataclasses import replace
 from padiff.align import CallPairing, pair_modules
 from padiff.capture.held import Held
 from padiff.capture.session import Session
-from padiff.diagnose import find_divergence
+from padiff.diagnose import divergences_of, find_divergence
+from padiff.engine.calibrate import predict_noise, secure
 from padiff.engine.job import Job
+from padiff.engine.localise import Located, localise
 from padiff.engine.matching import Matching, alike
 from padiff.engine.result import Result
+from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.verdict import result_of
@@ -20,8 +23,10 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
     ModulePairs,
+    Noise,
     StepComparison,
     StepTrace,
+    Tolerance,
     Value,
     WeightPlan,
 )
@@ -37,48 +42,113 @@ def run_job(
     modules = pair_modules(job.base.tree, job.raw.tree, rules, anchors=matching.anchors)
     base = Session(job.base, "base", _watched(job, modules, "base"))
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
+    base.repeatable = raw.repeatable = True
     base.loss_outputs = raw.loss_outputs = matching.outputs
     steps: list[StepComparison] = []
-    divergence: Divergence | None = None
+    found: list[Divergence] = []
+    notes: list[str] = []
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            done = _step(job, plan, modules, base, raw, step, twins=matching.anchors is None)
-            divergence = find_divergence(done, (job.base.tree, job.raw.tree))
+            one = _Step(job, plan, modules, base, raw, step, twins=matching.anchors is None)
+            done, found = one.run()
+            notes += one.notes
             steps.append(done)
             if on_step is not None:
                 on_step(done)
-            if divergence is not None:
+            if found:
                 break
-    return result_of(job, plan if copied else None, plan, modules, steps, divergence)
+    return result_of(job, plan if copied else None, plan, modules, steps, found, notes)
 
 
-def _step(
-    job: Job, plan: WeightPlan, modules: ModulePairs, base: Session, raw: Session, step: int, *, twins: bool
-) -> StepComparison:
-    base_arguments, raw_arguments = job.arguments()
-    # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-    base_trace = base.run(step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
-    if _shared(job.base, job.raw):
-        base_trace = _set_aside(job.base, base_trace)
-    pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls, twins=twins)
-    watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, twins)
-    raw_trace = raw.run(step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
-    done = watcher.finish(raw_trace)
-    state = State(job, plan, step)
-    outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-    found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
-    if job.backward:
-        found += state.tensors("gradient", "parameter", base_trace.parameter_gradients, raw_trace.parameter_gradients)
-    if job.optimizers is not None and all(comparison.agrees for comparison in found):
-        base.optimize(step, job.optimizers[0])
-        raw.optimize(step, job.optimizers[1])
-        found += state.tensors("weight", "parameter", base.weights(), raw.weights())
-    found += state.tensors("buffer", "buffer", base.buffers(), raw.buffers())
-    base.clear_gradients()
-    raw.clear_gradients()
-    return replace(done, comparisons=tuple(found))
+class _Step:
+    """One step of both models, compared."""
+
+    def __init__(
+        self,
+        job: Job,
+        plan: WeightPlan,
+        modules: ModulePairs,
+        base: Session,
+        raw: Session,
+        step: int,
+        *,
+        twins: bool,
+    ) -> None:
+        self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
+        self.step, self.twins = step, twins
+        self.noise: Noise | None = None
+        self.notes: list[str] = []
+
+    def run(self) -> tuple[StepComparison, list[Divergence]]:
+        """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
+        job, base, raw = self.job, self.base, self.raw
+        done = self._side_by_side()
+        located: list[Divergence] = []
+        if wants_second_look(done.comparisons):
+            second = self._second_look()
+            if second is not None:
+                located = [one for one, _ in divergences_of(second.faults, second.state, second.pairs)]
+                done = replace(done, local=second.comparisons)
+            if second is not None and job.tolerance.mode == "auto" and not located:
+                done = replace(done, comparisons=tuple(explained(done.comparisons)))
+        found = list(done.comparisons)
+        state = State(job, self.plan, self.step, self.noise)
+        if job.optimizers is not None and not located and all(comparison.agrees for comparison in found):
+            base.optimize(self.step, job.optimizers[0])
+            raw.optimize(self.step, job.optimizers[1])
+            found += state.tensors("weight", "parameter", base.weights(), raw.weights())
+        found += state.tensors("buffer", "buffer", base.buffers(), raw.buffers())
+        base.clear_gradients()
+        raw.clear_gradients()
+        done = replace(done, comparisons=tuple(found))
+        if located:
+            return done, located
+        first = find_divergence(done, (job.base.tree, job.raw.tree))
+        return done, [] if first is None else [first]
+
+    def _second_look(self) -> Located | None:
+        """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
+        try:
+            return localise(
+                self.job,
+                self.plan,
+                self.modules,
+                self.base,
+                self.raw,
+                self.step,
+                twins=self.twins,
+                tolerance=Tolerance(mode="auto"),
+            )
+        except Exception as error:  # the models' own code, which ran through once already
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.notes.append(
+                f"raw could not be run on base's tensors, so the place is the first that differs ({what})"
+            )
+            return None
+
+    def _side_by_side(self) -> StepComparison:
+        job, base, raw = self.job, self.base, self.raw
+        base_arguments, raw_arguments = job.arguments()
+        # Base runs through first: its outputs and gradients are held, its autograd graph is not.
+        base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
+        if _shared(job.base, job.raw):
+            base_trace = _set_aside(job.base, base_trace)
+        if job.tolerance.mode == "auto":
+            secure(base_trace)
+            self.noise = predict_noise(base, base_trace, job.arguments()[0], loss_fn=job.losses[0])
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
+        watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
+        done = watcher.finish(raw_trace)
+        state = State(job, self.plan, self.step, self.noise)
+        outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+        found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
+        if job.backward:
+            gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
+            found += state.tensors("gradient", "parameter", *gradients)
+        return replace(done, comparisons=tuple(found))
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:

@@ -28,7 +28,8 @@ class Result(PlainData):
     """The outcome of comparing two models."""
 
     aligned: bool
-    divergence: Divergence | None
+    divergences: tuple[Divergence, ...]
+    """Every place that goes wrong by itself, in the order of computation."""
     steps: tuple[StepComparison, ...]
     unmatched: tuple[Unmatched, ...]
     base: ModuleTree
@@ -38,6 +39,11 @@ class Result(PlainData):
     notes: tuple[str, ...] = ()
     coverage: dict[str, float] = field(default_factory=dict)
     """Share of raw's calls, outputs and parameters that were compared."""
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Where it starts; None where nothing does."""
+        return self.divergences[0] if self.divergences else None
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -59,6 +65,7 @@ class Result(PlainData):
             "schema": 1,
             "aligned": self.aligned,
             "divergence": None if self.divergence is None else self.divergence.to_dict(),
+            "divergences": _dicts(self.divergences),
             "base": {"framework": self.base.framework, "name": self.base.name},
             "raw": {"framework": self.raw.framework, "name": self.raw.name},
             "tolerance": self.tolerance.to_dict(),

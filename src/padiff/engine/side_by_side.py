@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from padiff.align import PASSIVE, CallPairing, pair_slots
+from padiff.align import CallPairing, pair_slots
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.engine.partners import Partners
 from padiff.records import (
     Array,
     Call,
     Comparison,
     ModuleTree,
+    Noise,
     Outcome,
     Phase,
     Role,
@@ -49,20 +49,24 @@ class SideBySide:
     """Told of raw's calls and gradients as they happen; holds base's step next to them."""
 
     def __init__(
-        self, base: StepTrace, pairing: CallPairing, tolerance: Tolerance, base_tree: ModuleTree, twins: bool = True
+        self,
+        base: StepTrace,
+        pairing: CallPairing,
+        tolerance: Tolerance,
+        base_tree: ModuleTree,
+        twins: bool = True,
+        noise: Noise | None = None,
     ) -> None:
         self._base = base
         self._pairing = pairing
         self._tolerance = tolerance
+        self._noise = noise
         self._base_tree = base_tree
         self._alike = pairing.alike
         """Both models call the same leaves: what differs in the small is a difference."""
         self._twins = twins
         """Both models name their tensors alike."""
-        self._maybe_rectified: list[int] = []
-        """Raw calls of norms that returned their partner's output with negatives set to zero."""
-        self._unfinished: dict[int, tuple[Array, Call]] = {}
-        """Raw tensor of a norm that differs from base's to base's output and the call: an activation may follow."""
+        self._partners = Partners(pairing, base_tree, tolerance, self._same)
         self._lone_outputs: list[tuple[str, Comparison]] = []
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
@@ -93,12 +97,12 @@ class SideBySide:
     # --- while raw runs
 
     def on_call(self, call: Call) -> None:
-        self._continue_chain(call)
-        base = self._pairing.base_call(call) or self._look_alike(call)
+        finished = self._partners.finishes(call)
+        if finished is not None:
+            self._drop_outputs({finished.index})
+        base = self._partners.of(call)
         if base is None:
             return
-        base = self._chain(base, call)
-        self._pairing.pair(base, call)
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
@@ -110,47 +114,6 @@ class SideBySide:
                 self._release(done)
         if call.parent < 0:  # the model has ended: nothing is left unread when the loss or backward begin
             self._settle()
-
-    def _look_alike(self, call: Call) -> Call | None:
-        """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
-        place that was given the same."""
-        candidates = [one for one in self._pairing.candidates(call) if len(one.outputs) == len(call.outputs) == 1]
-        for base in candidates:
-            if self._same(base.outputs[0], call.outputs[0]) and self._same_given(base, call):
-                return base
-        shape, hint = call.outputs[0].value.shape, self._pairing.hinted(call)
-        alike = [one for one in candidates if one.node == hint or one.kind.lower() == call.kind.lower()]
-        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or _alters(call)]
-        alike = [one for one in alike if self._same_given(one, call)]
-        alike.sort(key=lambda one: one.outputs[0].value.shape != shape)  # a pool that rounds up returns another shape
-        if alike:
-            return alike[0]
-        # Given other things already, it tells nothing by itself; its place in the tree still says whose partner it is.
-        return next((one for one in candidates if one.node == hint and one.outputs[0].value.shape == shape), None)
-
-    def _chain(self, base: Call, call: Call) -> Call:
-        """A norm with its own activation beside a norm and an activation: base's two, if raw returned what they do."""
-        if self._alike or len(base.outputs) != 1 or len(call.outputs) != 1 or not _is_norm(self._base_tree, base):
-            return base
-        if self._same(base.outputs[0], call.outputs[0]) or not self._same_given(base, call):
-            return base
-        for after in self._pairing.candidates_after(base):
-            fed = after.inputs and after.inputs[0].tensor == base.outputs[0].tensor
-            if fed and len(after.outputs) == 1 and self._same(after.outputs[0], call.outputs[0]):
-                return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
-        expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
-        self._unfinished[call.outputs[0].tensor] = (expected, call)
-        if _rectified(base.outputs[0].value, call.outputs[0].value):
-            self._maybe_rectified.append(call.index)
-        return base
-
-    def _continue_chain(self, call: Call) -> None:
-        """The other way round: raw's norm and activation beside base's norm with its own."""
-        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].tensor not in self._unfinished:
-            return
-        expected, first = self._unfinished.pop(call.inputs[0].tensor)
-        if compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees:
-            self._drop_outputs({first.index})
 
     def _ending_elsewhere(self) -> set[int]:
         """Calls of modules that hold others, or of classes that nobody knows to be the same, whose output differs while
@@ -176,16 +139,24 @@ class SideBySide:
         """What some calls returned is no longer held against base."""
         self._comparisons = [c for c in self._comparisons if c.raw_call not in calls or c.role != "output"]
 
-    def _same_given(self, base: Call, raw: Call) -> bool:
-        return bool(base.inputs and raw.inputs) and self._same(base.inputs[0], raw.inputs[0])
-
     def _same(self, base: Slot, raw: Slot) -> bool:
         if base.value.shape != raw.value.shape or base.tensor not in self._values:
             return False
         key = (base.tensor, raw.tensor)
         if key not in self._outcomes:
-            self._outcomes[key] = self._values_of(base.value, raw.value, self._tolerance)
+            self._outcomes[key] = self._values_of(base.value, raw.value, self._allowed(base.tensor))
         return self._outcomes[key].agrees
+
+    def _allowed(self, tensor: int, *, gradients: bool = False) -> Tolerance:
+        """The tolerance for one tensor of base, or one made of several."""
+        if self._noise is None:
+            if gradients and self._tolerance.mode == "auto":  # what cancels is as uncertain as what it was summed from
+                return replace(self._tolerance, atol=NOISE_OF_SUMS * self._gradient_scale)
+            return self._tolerance
+        known = self._noise.gradients if gradients else self._noise.tensors
+        found = [known.get(part, math.inf) for part in self._pairing.parts.get(tensor, (tensor,))]
+        predicted = max(found)
+        return replace(self._tolerance, predicted=predicted) if math.isfinite(predicted) else self._tolerance
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         if self._queue:
@@ -201,7 +172,7 @@ class SideBySide:
                 if len(self._gradient_queue) >= QUEUE_LENGTH or self._queued_bytes >= QUEUE_BYTES:
                     self._settle_gradients()
                 return
-            outcome = self._values_of(expected, gradient, self._tolerance, gradients=True)
+            outcome = self._values_of(expected, gradient, self._allowed(place.base, gradients=True), gradients=True)
             self._gradient_used(place.base, expected)
         elif place.tracked:
             outcome = _one_sided(gradient, "raw")
@@ -211,9 +182,7 @@ class SideBySide:
 
     def _settle_gradients(self) -> None:
         for place, expected, gradient in self._gradient_queue:
-            tolerance = self._tolerance
-            if tolerance.mode == "auto":  # what cancels is as uncertain as what it was summed from
-                tolerance = replace(tolerance, atol=NOISE_OF_SUMS * self._gradient_scale)
+            tolerance = self._allowed(place.base, gradients=True)
             outcome = compare_in_any_layout(
                 expected.numpy(), gradient.numpy(), tolerance, gradients=True, loosely=not self._alike
             )
@@ -242,7 +211,7 @@ class SideBySide:
         self._judge_lone_outputs()
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
-            self._drop_outputs(set(self._maybe_rectified))
+            self._drop_outputs(set(self._partners.rectified))
             self._drop_outputs(self._ending_elsewhere())
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
         return StepComparison(
@@ -261,7 +230,7 @@ class SideBySide:
                 continue
             outcome = self._outcomes.get(key)
             if outcome is None:
-                outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._tolerance)
+                outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             if self._beside_the_point(role, base, raw, other, right, outcome):
                 self._unmatched.append(Unmatched("raw", raw.path, raw.kind, f"{role} {other.name}: {outcome.message}"))
@@ -285,7 +254,7 @@ class SideBySide:
         arrays = None
         if key not in self._outcomes and key not in self._queued:
             if one.value.overwritten or other.value.overwritten:
-                self._outcomes[key] = self._values_of(one.value, other.value, self._tolerance)
+                self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
             else:
                 arrays = (one.value.numpy(), other.value.numpy())
                 self._queued.add(key)
@@ -298,7 +267,7 @@ class SideBySide:
         """Compare what has queued up, in order."""
         for key, arrays, role, base, raw, one, other in self._queue:
             if arrays is not None:
-                self._outcomes[key] = compare_in_any_layout(*arrays, self._tolerance)
+                self._outcomes[key] = compare_in_any_layout(*arrays, self._allowed(one.tensor))
             outcome = self._outcomes[key]
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             self._comparisons.append(comparison)
@@ -415,24 +384,6 @@ def _in_backward(met: Comparison, outcome: Outcome) -> Comparison:
         met.raw_call,
         met.tensor,
     )
-
-
-def _alters(call: Call) -> bool:
-    """The call returned something else than it was given: a dropout at work."""
-    if not call.inputs or call.inputs[0].value.shape != call.outputs[0].value.shape:
-        return True
-    return not np.array_equal(call.inputs[0].value.numpy(), call.outputs[0].value.numpy(), equal_nan=True)
-
-
-def _rectified(base: Value, raw: Value) -> bool:
-    if base.shape != raw.shape:
-        return False
-    expected, found = np.maximum(base.numpy(), 0), raw.numpy()
-    return bool(np.abs(expected - found).max(initial=0) <= 1e-4 * np.abs(expected).max(initial=0))
-
-
-def _is_norm(tree: ModuleTree, call: Call) -> bool:
-    return "norm" in (tree.nodes[call.node].layer or tree.nodes[call.node].kind).lower()
 
 
 def _one_sided(gradient: Value, side: str) -> Outcome:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from padiff.compare.arrays import compare_arrays, missing
+from padiff.compare.measure import rms
 from padiff.engine.job import Job
 from padiff.engine.side_by_side import NOISE_OF_SUMS
 from padiff.frameworks.tree import LiveTree
@@ -16,6 +15,7 @@ from padiff.records import (
     Comparison,
     ModuleNode,
     ModuleTree,
+    Noise,
     Outcome,
     Phase,
     Role,
@@ -30,8 +30,8 @@ from padiff.weights import build
 class State:
     """Compares what belongs to modules rather than calls: gradients of parameters, weights, buffers, the loss."""
 
-    def __init__(self, job: Job, plan: WeightPlan, step: int) -> None:
-        self._job, self._plan, self._step = job, plan, step
+    def __init__(self, job: Job, plan: WeightPlan, step: int, noise: Noise | None = None) -> None:
+        self._job, self._plan, self._step, self._noise = job, plan, step, noise
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
     def loss(self, base: Value | None, raw: Value | None, outputs: Sequence[Comparison]) -> list[Comparison]:
@@ -39,7 +39,9 @@ class State:
         if base is None and raw is None:
             return []
         tolerance = self._job.tolerance
-        if tolerance.mode == "auto":
+        if self._noise is not None and self._noise.loss is not None and math.isfinite(self._noise.loss):
+            tolerance = replace(tolerance, predicted=self._noise.loss, sums=True)
+        elif tolerance.mode == "auto":
             sizes = [c.outcome.numbers.base_rms for c in outputs if c.outcome.numbers is not None]
             tolerance = replace(tolerance, atol=NOISE_OF_SUMS * max(sizes, default=0.0))
         if base is None or raw is None:
@@ -56,17 +58,26 @@ class State:
     ) -> list[Comparison]:
         base, raw = _under_all_paths(self._job.base, base), _under_all_paths(self._job.raw, raw)
         tolerance = self._job.tolerance
-        if tolerance.mode == "auto" and phase == "gradient":
+        if tolerance.mode == "auto" and phase == "gradient" and self._noise is None:
             tolerance = replace(tolerance, atol=NOISE_OF_SUMS * _largest(base.values()))
         found: list[Comparison] = []
         for entry in self._plan.entries:
             if entry.role != role or entry.path not in raw or not entry.sources:
                 continue
             values = [base.get(source.path) for source in entry.sources]
-            outcome = self._outcome(entry, values, raw[entry.path], tolerance)
+            outcome = self._outcome(entry, values, raw[entry.path], self._allowed(phase, entry, tolerance))
             if outcome is not None:
                 found.append(self._comparison(phase, role, entry, outcome))
         return found
+
+    def _allowed(self, phase: Phase, entry: WeightEntry, tolerance: Tolerance) -> Tolerance:
+        if self._noise is None or phase not in ("gradient", "buffer"):
+            return tolerance
+        known = self._noise.parameters if phase == "gradient" else self._noise.buffers
+        predicted = max(known.get(source.path, math.inf) for source in entry.sources)
+        if not math.isfinite(predicted):
+            return tolerance
+        return replace(tolerance, predicted=predicted, atol=0.0, sums=True)
 
     def _outcome(
         self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
@@ -104,13 +115,7 @@ def _owners(tree: ModuleTree) -> dict[str, ModuleNode]:
 
 def _largest(values: Iterable[Value | None]) -> float:
     """The largest root mean square among some tensors."""
-    found = 0.0
-    for value in values:
-        if value is not None and 0 not in value.shape:
-            flat = value.numpy().reshape(-1)
-            flat = flat.astype(np.float32) if flat.dtype.itemsize < 4 else flat
-            found = max(found, math.sqrt(abs(float(np.vdot(flat, flat))) / flat.size))
-    return found
+    return max((rms(value.numpy()) for value in values if value is not None), default=0.0)
 
 
 def _under_all_paths(live: LiveTree, values: Mapping[str, Value | None]) -> dict[str, Value | None]:

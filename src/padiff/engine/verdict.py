@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from padiff.engine.job import Job
 from padiff.engine.result import Result
 from padiff.records import (
@@ -21,7 +23,8 @@ def result_of(
     plan: WeightPlan,
     modules: ModulePairs,
     steps: list[StepComparison],
-    divergence: Divergence | None,
+    divergences: Sequence[Divergence],
+    more_notes: Sequence[str] = (),
 ) -> Result:
     first = steps[0]
     compared = {comparison.raw_call for comparison in first.comparisons if comparison.role == "output"}
@@ -42,10 +45,11 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
+    notes += more_notes
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
-        aligned=divergence is None and enough,
-        divergence=divergence,
+        aligned=not divergences and enough,
+        divergences=tuple(divergences),
         steps=tuple(steps),
         unmatched=tuple(dict.fromkeys(unmatched)),
         base=job.base.tree,

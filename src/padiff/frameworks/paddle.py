@@ -138,14 +138,14 @@ class PaddleAdapter:
     # --- running
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
-        def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-            enter(module, tuple(args), kwargs)
+        def before(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            return enter(module, tuple(args), kwargs)
 
-        def after(module: Any, args: Any, output: Any) -> None:
+        def after(module: Any, args: Any, output: Any) -> Any:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
-            else:
-                leave(module, output)
+                return None
+            return leave(module, output)
 
         for module in modules:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -165,6 +165,24 @@ class PaddleAdapter:
             callback(gradient.detach())
 
         return _GradientHandle(tensor.register_hook(hook))
+
+    def substitute(self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None) -> Any:
+        native = self.to_native(value).astype(tensor.dtype)
+        if str(native.place) != str(tensor.place):
+            native = native.to(tensor.place)
+        if tensor.stop_gradient or not paddle.is_grad_enabled():
+            native.stop_gradient = True
+            return native
+        return _Substitute.apply(tensor, _Given(self, native, see))
+
+    def write(self, target: Any, source: Any) -> None:
+        if target.stop_gradient or not target.is_leaf:
+            paddle.assign(source, output=target)
+
+    def swap_elements(self, tensor: Any, other: Any) -> Any:
+        held = tensor.detach()
+        tensor.data = other
+        return held
 
     def no_grad(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = paddle.no_grad()
@@ -223,6 +241,28 @@ class PaddleAdapter:
     def statistics_momentum(self, module: Any) -> float | None:
         momentum = getattr(module, "_momentum", None)
         return None if momentum is None else float(momentum)
+
+
+class _Given:
+    """What a substitute holds, and who looks at its gradient."""
+
+    def __init__(self, adapter: PaddleAdapter, value: Any, see: Callable[[Any], Array | None] | None) -> None:
+        self.adapter, self.value, self.see = adapter, value, see
+
+
+class _Substitute(paddle.autograd.PyLayer):
+    """Other elements under the history of a tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, given: _Given) -> Any:
+        ctx.given, value, given.value = given, given.value, None
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        given = ctx.given
+        other = None if given.see is None else given.see(gradient.detach())
+        return gradient if other is None else given.adapter.to_native(other).astype(gradient.dtype)
 
 
 class _GradientHandle:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from padiff.frameworks.layers import LayerSpec
 from padiff.records import Array
 
-Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-"""Called before a module runs: module, positional arguments, keyword arguments."""
-Exit = Callable[[Any, Any], None]
-"""Called after a module ran: module, what it returned."""
+Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
+"""Called before a module runs: module, positional arguments, keyword arguments; may return others to run it on."""
+Exit = Callable[[Any, Any], Any]
+"""Called after a module ran: module, what it returned; may return something else for it, None leaves it."""
 Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
 
@@ -124,6 +124,21 @@ class Adapter(Protocol):
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         """Have ``callback`` called with the tensor's gradient in backward; None where it will have none."""
+        ...
+
+    def substitute(self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None) -> Any:
+        """A tensor with the elements of ``value`` and the dtype, place and autograd history of ``tensor``.
+
+        In backward ``see`` is given the gradient that arrives, and may return another to be passed on.
+        """
+        ...
+
+    def write(self, target: Any, source: Any) -> None:
+        """Write a tensor into another as the model's own code would, autograd following."""
+        ...
+
+    def swap_elements(self, tensor: Any, other: Any) -> Any:
+        """Let ``tensor`` hold the memory of ``other``, unseen by autograd; returns a tensor with what it held."""
         ...
 
     def no_grad(self) -> AbstractContextManager[Any]: ...

@@ -140,17 +140,20 @@ class TorchAdapter:
     # --- running
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
-        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not _recomputing():
-                with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
-                    enter(module, args, kwargs)
+        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if _recomputing():
+                return None
+            with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
+                return enter(module, args, kwargs)
 
-        def after(module: Any, args: Any, output: Any) -> None:
+        def after(module: Any, args: Any, output: Any) -> Any:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
-            elif not _recomputing():
-                with torch._C.DisableTorchFunction():
-                    leave(module, output)
+                return None
+            if _recomputing():
+                return None
+            with torch._C.DisableTorchFunction():
+                return leave(module, output)
 
         for module in modules:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -173,6 +176,21 @@ class TorchAdapter:
 
         handle: Handle = tensor.register_hook(hook)
         return handle
+
+    def substitute(self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None) -> Any:
+        native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return native
+        return _Substitute.apply(tensor, _Given(self, native, see))
+
+    def write(self, target: Any, source: Any) -> None:
+        if not (target.is_leaf and target.requires_grad):
+            target.copy_(source)
+
+    def swap_elements(self, tensor: Any, other: Any) -> Any:
+        held = tensor.data
+        tensor.data = other
+        return held
 
     def no_grad(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
@@ -235,6 +253,30 @@ class TorchAdapter:
     def statistics_momentum(self, module: Any) -> float | None:
         momentum = getattr(module, "momentum", None)
         return None if momentum is None else 1.0 - float(momentum)
+
+
+class _Given:
+    """What a substitute holds, and who looks at its gradient; no tensor itself, lest autograd take it for an input."""
+
+    def __init__(self, adapter: TorchAdapter, value: Any, see: Callable[[Any], Array | None] | None) -> None:
+        self.adapter, self.value, self.see = adapter, value, see
+
+
+class _Substitute(torch.autograd.Function):
+    """Other elements under the history of a tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, given: _Given) -> Any:
+        ctx.given, value, given.value = given, given.value, None
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        given, gradient = ctx.given, gradients[0]
+        other = None if given.see is None else given.see(gradient.detach())
+        if other is not None:
+            gradient = given.adapter.to_native(other).to(device=gradient.device, dtype=gradient.dtype)
+        return gradient, None
 
 
 def _recomputing() -> bool:

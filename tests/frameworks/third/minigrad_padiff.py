@@ -111,6 +111,21 @@ class MinigradAdapter:
         tensor.watchers.append(watcher)
         return _Handle(lambda: tensor.watchers.remove(watcher))
 
+    def substitute(self, tensor: Any, value: Any, see: Any = None) -> Any:
+        def back(gradient: Any) -> tuple[Any]:
+            other = None if see is None else see(minigrad.Tensor(gradient))
+            return (gradient if other is None else other,)
+
+        return minigrad.Tensor(np.array(value), (tensor,), back)
+
+    def write(self, target: Any, source: Any) -> None:
+        target.data[...] = source.data
+
+    def swap_elements(self, tensor: Any, other: Any) -> Any:
+        held = minigrad.Tensor(tensor.data)
+        tensor.data = other.data
+        return held
+
     def no_grad(self) -> Any:
         return contextlib.nullcontext()
 

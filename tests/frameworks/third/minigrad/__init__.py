@@ -70,7 +70,7 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         watchers = list(self.__dict__.get("watchers", ()))
         for enter, _, _ in watchers:
-            enter(self, args, kwargs)
+            args, kwargs = enter(self, args, kwargs) or (args, kwargs)
         try:
             output = self.forward(*args, **kwargs)
         except Exception:
@@ -78,7 +78,8 @@ class Module:
                 fail(self)
             raise
         for _, leave, _ in watchers:
-            leave(self, output)
+            other = leave(self, output)
+            output = output if other is None else other
         return output
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,145 @@
+"""A run in which every call is given, and hands on, what somebody else says instead of what it would have had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from padiff.capture.held import Held
+from padiff.capture.recorder import Recorder
+from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Array, Call, Value
+
+See = Callable[[Value], Array | None]
+"""Told of a gradient, may return another to be passed on."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What takes the place of one tensor."""
+
+    value: Array
+    see: See | None = None
+    """Told of the gradient that comes back to it."""
+
+
+class Feeder(Protocol):
+    """Says what calls are fed. Tensors are named by their numbers in the trace of this run."""
+
+    def feed(self, call: Call) -> Mapping[int, Feed]:
+        """For a call that begins (it has no outputs yet): what its inputs are replaced by."""
+        ...
+
+    def hand_on(self, call: Call) -> Mapping[int, Feed]:
+        """For a call that has ended: what its outputs are replaced by."""
+        ...
+
+
+class FeedingRecorder(Recorder):
+    """Records one step of one model while a feeder replaces tensors at the borders of calls."""
+
+    def __init__(self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool) -> None:
+        super().__init__(live, gradients=gradients, hooks=hooks)
+        self._feeder = feeder
+        self._given: list[list[tuple[Any, Any, int]]] = [[]]
+        """Per open call: what would have been given, what was, and its version then."""
+        self._kept: list[Any] = []
+        """Everything replaced: while it lives, no other tensor can take its id."""
+
+    def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._mine():
+            return None
+        super()._enter(module, args, kwargs)
+        call = self._begun()
+        fed = self._replacements(call.inputs, self._feeder.feed(call))
+        self._given.append([(old, new, self._adapter.version(new)) for old, new in fed.values()])
+        if not fed:
+            return None
+        change = partial(_exchange, fed)
+        return tuple(map_leaves(arg, change) for arg in args), {k: map_leaves(v, change) for k, v in kwargs.items()}
+
+    def _leave(self, module: Any, output: Any) -> Any:
+        if not self._mine():
+            return None
+        super()._leave(module, output)
+        for old, new, version in self._given.pop():
+            if self._adapter.version(new) != version:  # written in place: whoever else holds it sees it written
+                self._adapter.write(old, new)
+        call = self.calls[-1]
+        fed = self._replacements(call.outputs, self._feeder.hand_on(call))
+        return map_leaves(output, partial(_exchange, fed)) if fed else None
+
+    def _fail(self, module: Any) -> None:
+        before = len(self._open)
+        super()._fail(module)
+        if len(self._open) < before:
+            self._given.pop()
+
+    def _replacements(self, slots: Any, feeds: Mapping[int, Feed]) -> dict[int, tuple[Any, Any]]:
+        """Id of a tensor to itself and its substitute: one passed under several names stays one."""
+        found: dict[int, tuple[Any, Any]] = {}
+        for slot in slots:
+            feed = feeds.get(slot.tensor)
+            if feed is None:
+                continue
+            tensor = self._live_tensor(slot.value)
+            if tensor is None or id(tensor) in found:
+                continue
+            see = None if feed.see is None else partial(self._seen, feed.see)
+            substitute = self._adapter.substitute(tensor, feed.value, see)
+            found[id(tensor)] = (tensor, substitute)
+            self._kept += (tensor, substitute)
+        return found
+
+    def _seen(self, see: See, gradient: Any) -> Array | None:
+        return see(Held(self._adapter, gradient)) if self._taking else None
+
+    def _begun(self) -> Call:
+        opened = self._open[-1]
+        node = self._live.tree.nodes[opened.node]
+        return Call(
+            index=opened.index,
+            parent=self._open[-2].index,
+            node=opened.node,
+            path=node.path,
+            kind=node.kind,
+            occurrence=opened.occurrence,
+            inputs=opened.inputs,
+            outputs=(),
+            stack=opened.stack,
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._kept.clear()
+
+
+class Witness:
+    """Feeds every call just what it would have had, to see which part of a gradient each call contributes."""
+
+    def __init__(self) -> None:
+        self.contributions: dict[tuple[int, int], Value] = {}
+        """(Call, tensor) to the gradient that the call sends back to that input."""
+
+    def feed(self, call: Call) -> Mapping[int, Feed]:
+        tracked = {slot.tensor: slot for slot in call.inputs if slot.tracked and not slot.value.overwritten}
+        return {
+            number: Feed(slot.value.numpy(), partial(self._keep, (call.index, number)))
+            for number, slot in tracked.items()
+        }
+
+    def hand_on(self, call: Call) -> Mapping[int, Feed]:
+        return {}
+
+    def _keep(self, place: tuple[int, int], gradient: Value) -> None:
+        if isinstance(gradient, Held):
+            gradient.secure()
+        self.contributions[place] = gradient
+
+
+def _exchange(fed: Mapping[int, tuple[Any, Any]], leaf: Any) -> Any:
+    found = fed.get(id(leaf))
+    return leaf if found is None else found[1]

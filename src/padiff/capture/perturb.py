@@ -1,0 +1,86 @@
+"""Rounding, imitated: every floating number of a model and its inputs moved by one unit in its last place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from padiff.capture.session import Arguments
+from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Array
+
+_LARGEST = 1e30
+"""Masks hold the largest number there is, which must not overflow."""
+_PERIOD = 65_521
+"""Signs are drawn once and used over and over; a prime, so that they fall differently into every row."""
+
+
+class Jitter:
+    """Moves numbers up or down by a relative step, at random, the same way for the same seed."""
+
+    def __init__(self, step: float | None = None, seed: int = 0) -> None:
+        self._step = step
+        """None for the spacing of each tensor's own dtype."""
+        self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
+        self._offset = 0
+
+    def __call__(self, array: Array, step: float | None = None) -> Array:
+        """The array with every finite number moved; integers stay."""
+        own = _spacing(array.dtype)
+        if own == 0.0 or array.size == 0:
+            return np.array(array)
+        work = np.float64 if array.dtype.itemsize == 8 else np.float32
+        self._offset = (self._offset + 7919) % _PERIOD
+        factors = (1.0 + max(own, step or self._step or 0.0) * np.roll(self._signs, self._offset)).astype(work)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        moved = flat.astype(work) if flat.dtype != work else flat.copy()
+        for start in range(0, flat.size, _PERIOD):
+            block = moved[start : start + _PERIOD]
+            with np.errstate(all="ignore"):
+                np.multiply(block, factors[: block.size], out=block, where=np.abs(block) < _LARGEST)
+        return moved.astype(array.dtype).reshape(array.shape)
+
+
+@contextmanager
+def perturbed(live: LiveTree, jitter: Jitter, steps: Mapping[str, float] | None = None) -> Iterator[None]:
+    """Inside, the model's parameters and floating buffers are moved by a rounding step; its own are kept aside.
+
+    ``steps`` may give parameters larger relative steps, by path.
+    """
+    adapter = live.adapter
+    with ExitStack() as stack:
+        for path, tensor in (*live.parameters().items(), *live.buffers().items()):
+            if not adapter.dtype(tensor).startswith(("float", "bfloat")):
+                continue
+            moved = jitter(adapter.to_numpy(tensor), (steps or {}).get(path))
+            held = adapter.swap_elements(tensor, adapter.to_native(moved, like=live.model))
+            stack.callback(adapter.swap_elements, tensor, held)
+        yield
+
+
+def perturbed_arguments(live: LiveTree, arguments: Arguments, jitter: Jitter) -> Arguments:
+    """The same arguments, floating tensors moved by a rounding step."""
+    adapter = live.adapter
+
+    def moved(leaf: Any) -> Any:
+        if not adapter.is_tensor(leaf) or not adapter.dtype(leaf).startswith(("float", "bfloat")):
+            return leaf
+        flows = adapter.requires_grad(leaf)
+        return adapter.to_native(jitter(adapter.to_numpy(leaf)), like=live.model, requires_grad=flows)
+
+    return Arguments(
+        tuple(map_leaves(value, moved) for value in arguments.args),
+        {name: map_leaves(value, moved) for name, value in arguments.kwargs.items()},
+    )
+
+
+def _spacing(dtype: np.dtype[Any]) -> float:
+    try:
+        return float(ml_dtypes.finfo(dtype).eps)
+    except (ValueError, TypeError):
+        return 0.0

@@ -1,0 +1,104 @@
+"""How much rounding alone moves every tensor of base: base runs again with its last digits shaken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from padiff.capture.held import Held
+from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
+from padiff.capture.session import Arguments, Loss, Session
+from padiff.compare.measure import rms, rms_gap
+from padiff.records import Call, Noise, StepTrace, Value
+
+
+class NoiseMeter:
+    """Told of the shaken run; holds the recorded one beside it. Both run the same code, so numbers are the same."""
+
+    def __init__(self, base: StepTrace) -> None:
+        self._values: dict[int, Value] = {}
+        for call in base.calls:
+            for slot in (*call.inputs, *call.outputs):
+                self._values[slot.tensor] = slot.value
+        self._gradients = base.gradients
+        self.tensors: dict[int, float] = {}
+        self.gradients: dict[int, float] = {}
+
+    def on_call(self, call: Call) -> None:
+        for slot in (*call.inputs, *call.outputs):
+            if slot.tensor not in self.tensors and slot.tensor in self._values:
+                self.tensors[slot.tensor] = gap(self._values[slot.tensor], slot.value)
+
+    def on_gradient(self, tensor: int, gradient: Value) -> None:
+        if tensor in self._gradients:
+            self.gradients[tensor] = gap(self._gradients[tensor], gradient)
+
+    def before_write(self) -> None:
+        """Everything was read when it was seen."""
+
+
+def predict_noise(session: Session, base: StepTrace, arguments: Arguments, *, loss_fn: Loss) -> Noise | None:
+    """Run the step again on shaken weights and inputs, and see how far everything moves; None where the model
+    refuses to run on them."""
+    try:
+        return _predicted(session, base, arguments, loss_fn)
+    except Exception:  # the model's own: it ran through on what it was really given
+        return None
+
+
+def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn: Loss) -> Noise:
+    jitter = Jitter()
+    meter = NoiseMeter(base)
+    live = session.live
+    now = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
+    with session.again(), perturbed(live, jitter):
+        shaken = session.run(
+            base.step,
+            perturbed_arguments(live, arguments, jitter),
+            loss_fn=loss_fn,
+            backward=base.ran_backward,
+            observer=meter,
+        )
+        parameters = gaps(base.parameter_gradients, shaken.parameter_gradients)
+        loss = None if base.loss is None or shaken.loss is None else gap(base.loss, shaken.loss)
+        loss = None if loss is None else max(loss, _spread(base, meter.tensors))
+        after = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
+    buffers = {path: rms_gap(now[path], after[path]) for path in now if path in after}
+    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss)
+
+
+def _spread(base: StepTrace, noise: Mapping[int, float]) -> float:
+    """How far the outputs' noise moves the loss, as its gradient says: one number alone may move little by luck."""
+    root = next((call for call in base.calls if call.parent < 0), None)
+    total = 0.0
+    for slot in () if root is None else root.outputs:
+        gradient = base.gradients.get(slot.tensor)
+        if gradient is not None and math.isfinite(noise.get(slot.tensor, math.inf)):
+            total += (rms(gradient.numpy()) * noise[slot.tensor]) ** 2 * math.prod(gradient.shape)
+    return math.sqrt(total)
+
+
+def gap(base: Value, other: Value) -> float:
+    """The root mean square of the difference; infinite where nothing can be predicted."""
+    if base.overwritten or other.overwritten or base.shape != other.shape or base.dtype != other.dtype:
+        return math.inf
+    return rms_gap(base.numpy(), other.numpy())
+
+
+def gaps(base: Mapping[str, Value | None], other: Mapping[str, Value | None]) -> dict[str, float]:
+    """The same for tensors by path."""
+    found: dict[str, float] = {}
+    for path, value in base.items():
+        shaken = other.get(path)
+        if value is not None and shaken is not None:
+            found[path] = gap(value, shaken)
+    return found
+
+
+def secure(trace: StepTrace) -> None:
+    """Gradients of parameters out of the way of the next run's."""
+    for gradient in trace.parameter_gradients.values():
+        if isinstance(gradient, Held):
+            gradient.secure()

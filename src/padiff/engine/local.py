@@ -1,0 +1,355 @@
+"""What every call adds by itself: a run in which each is fed what base's was fed, forward and backward.
+
+The input a call *would have* received is compared before it is replaced: when it differs although what came before was
+right, the code between the calls is to blame. What a call returns, given base's inputs, is its own doing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from padiff.align import CallPairing, pair_slots
+from padiff.capture.feeding import Feed
+from padiff.compare.layouts import compare_arranged
+from padiff.engine.partners import Partners
+from padiff.records import (
+    Array,
+    Call,
+    Comparison,
+    Fault,
+    ModuleTree,
+    Outcome,
+    Phase,
+    Role,
+    Slot,
+    StepTrace,
+    Tolerance,
+    Value,
+)
+
+Key = tuple[str, str, int, int]
+"""Phase, role, base's call (-1 where it does not matter) and base's tensor."""
+
+
+@dataclass
+class Reference:
+    """Base's step as it ran by itself, with what each call contributed to the gradients of its inputs."""
+
+    trace: StepTrace
+    contributions: Mapping[tuple[int, int], Value]
+    noise: Mapping[Key, float] = field(default_factory=dict)
+    """How far rounding alone moves each of these."""
+
+
+class Beside(Protocol):
+    """Finds base's call for a call of the model that runs."""
+
+    def at_start(self, call: Call) -> Call | None: ...
+
+    def at_end(self, call: Call) -> Call | None: ...
+
+    def forgiven(self, call: Call) -> int | None:
+        """An earlier call whose output turns out to be what base's was, with this one added."""
+        ...
+
+    def parts(self, tensor: int) -> tuple[int, ...]:
+        """The tensors of base that one of its tensors is made of, or itself."""
+        ...
+
+    def loose(self, base: Call, raw: Call) -> bool:
+        """Whether the two may end at different places without anything being wrong."""
+        ...
+
+
+class Itself:
+    """Base beside itself."""
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._calls = {call.index: call for call in trace.calls}
+
+    def at_start(self, call: Call) -> Call | None:
+        found = self._calls.get(call.index)
+        return found if found is not None and found.node == call.node else None
+
+    at_end = at_start
+
+    def forgiven(self, call: Call) -> int | None:
+        return None
+
+    def parts(self, tensor: int) -> tuple[int, ...]:
+        return (tensor,)
+
+    def loose(self, base: Call, raw: Call) -> bool:
+        return False
+
+
+class Other:
+    """Raw beside base."""
+
+    def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
+        self._pairing, self._tree = pairing, base_tree
+        self._partners = Partners(pairing, base_tree, tolerance, _same)
+
+    def at_start(self, call: Call) -> Call | None:
+        return self._pairing.base_call(call)
+
+    def at_end(self, call: Call) -> Call | None:
+        return self._partners.of(call)
+
+    def forgiven(self, call: Call) -> int | None:
+        found = self._partners.finishes(call)
+        return None if found is None else found.index
+
+    def parts(self, tensor: int) -> tuple[int, ...]:
+        return self._pairing.parts.get(tensor, (tensor,))
+
+    def loose(self, base: Call, raw: Call) -> bool:
+        node = self._tree.nodes[base.node]
+        unfinished = "norm" in (node.layer or node.kind).lower()
+        return not self._pairing.alike and (bool(node.children) or node.layer is None or unfinished)
+
+
+class LocalRun:
+    """Feeds a model base's tensors and compares what it makes of them."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        beside: Beside,
+        tolerance: Tolerance,
+        *,
+        loosely: bool = False,
+        forward: bool = True,
+        backward: bool = True,
+        change: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
+        self._forward, self._backward = forward, backward
+        self._change = change
+        """Done to everything that is fed: rounding, imitated."""
+        self.pairs: list[tuple[Call, Call]] = []
+        self.comparisons: list[Comparison] = []
+        self.faults: list[Fault] = []
+        self.gaps: dict[Key, float] = {}
+        self._met: dict[int, tuple[Call | None, Call]] = {}
+        """Raw's calls with base's beside them."""
+        self._children: dict[int, list[Call]] = {}
+        """Raw call to the calls of its children that have ended, in order."""
+        self._doubtful: list[Fault] = []
+        """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
+        self._lost = False
+        """Something could not be replaced: what differs from here on may come from there."""
+
+    # --- forward
+
+    def feed(self, call: Call) -> Mapping[int, Feed]:
+        base = self._beside.at_start(call)
+        self._met[call.index] = (base, call)
+        if base is None:
+            return {}
+        feeds: dict[int, Feed] = {}
+        for one, other in self._slots(base.inputs, call.inputs, "input"):
+            if other.tensor in feeds:
+                continue
+            outcome, arranged = self._compare("forward", "input", base, call, one, other, "edge")
+            if arranged is None or not _same_family(arranged, other.value):
+                continue
+            if call.parent < 0 and not outcome.agrees:  # the caller's own choice, and for the caller to mend
+                self._lost = True
+                continue
+            see = None
+            if self._backward and one.tracked and other.tracked:
+                see = partial(self._contribution, base, call, one, other)
+            if self._forward:
+                feeds[other.tensor] = Feed(self._changed(arranged), see)
+            elif see is not None and not other.value.overwritten:
+                feeds[other.tensor] = Feed(other.value.numpy(), see)
+        return feeds
+
+    def hand_on(self, call: Call) -> Mapping[int, Feed]:
+        forgiven = self._beside.forgiven(call)
+        if forgiven is not None:
+            self._doubtful = [fault for fault in self._doubtful if fault.raw.index != forgiven]
+        self._children.setdefault(call.parent, []).append(call)
+        base = self._beside.at_end(call)
+        if base is None:
+            return {}
+        self.pairs.append((base, call))
+        feeds: dict[int, Feed] = {}
+        loose = self._beside.loose(base, call)
+        for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
+            if other.tensor in feeds:
+                continue
+            doubtful = loose and call.parent >= 0
+            kind = "beside" if doubtful and place else "doubtful" if doubtful else "output"
+            outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
+            if arranged is None or not _same_family(arranged, other.value):
+                self._lost = self._lost or (not outcome.agrees and kind == "output")
+                continue
+            if doubtful and not outcome.agrees:
+                continue
+            see = None
+            if self._backward and one.tracked and other.tracked:
+                see = partial(self._arrival, base, call, one, other)
+            if self._forward:
+                feeds[other.tensor] = Feed(self._changed(arranged), see)
+            elif see is not None and not other.value.overwritten:
+                feeds[other.tensor] = Feed(other.value.numpy(), see)
+        return feeds
+
+    def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
+        pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
+        return [(one, other) for one, other in pairs if not one.value.overwritten and not other.value.overwritten]
+
+    def _changed(self, array: Array) -> Array:
+        return array if self._change is None else self._change(array)
+
+    # --- backward
+
+    def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+        """What the call sends back to one of its inputs."""
+        expected = self._reference.contributions.get((base.index, one.tensor))
+        if expected is None:
+            return None
+        return self._gradient("input", base, call, one, other, expected, gradient)
+
+    def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+        """What comes back to an output of the call, from all that used it."""
+        parts = [self._reference.trace.gradients.get(part) for part in self._beside.parts(one.tensor)]
+        if len(parts) != 1 or parts[0] is None:  # made of several: compared where these are
+            return None
+        return self._gradient("output", base, call, one, other, parts[0], gradient)
+
+    def _gradient(
+        self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
+    ) -> Array | None:
+        one, other = replace(one, value=expected), replace(other, value=gradient)
+        _, arranged = self._compare("backward", role, base, call, one, other, role)
+        return None if arranged is None else self._changed(arranged)
+
+    # --- comparing
+
+    def _compare(
+        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, kind: str
+    ) -> tuple[Outcome, Array | None]:
+        key = self._key(phase, role, base, one)
+        outcome, arranged = compare_arranged(
+            one.value.numpy(),
+            other.value.numpy(),
+            self._allowed(key),
+            gradients=phase == "backward",
+            loosely=self._loosely,
+        )
+        if outcome.numbers is not None:
+            self.gaps[key] = max(self.gaps.get(key, 0.0), outcome.numbers.rmse)
+        comparison = Comparison(
+            phase,
+            self._reference.trace.step,
+            role,
+            base.path,
+            call.path,
+            base.kind,
+            call.kind,
+            other.name or one.name,
+            outcome,
+            base.index,
+            call.index,
+            other.tensor,
+        )
+        if kind != "beside" or outcome.agrees:
+            self.comparisons.append(comparison)
+        if not outcome.agrees and kind != "beside":
+            self._accuse(phase, role, base, call, one, other, comparison, kind, arranged)
+        return outcome, arranged
+
+    def _key(self, phase: Phase, role: Role, base: Call, one: Slot) -> Key:
+        return (phase, role, base.index if (phase, role) == ("backward", "input") else -1, one.tensor)
+
+    def _allowed(self, key: Key) -> Tolerance:
+        if not self._reference.noise:
+            return self._tolerance
+        phase, role, index, tensor = key
+        found = [self._reference.noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
+        known = [noise for noise in found if noise is not None and math.isfinite(noise)]
+        return replace(self._tolerance, predicted=max(known)) if known else self._tolerance
+
+    def _accuse(
+        self,
+        phase: Phase,
+        role: Role,
+        base: Call,
+        call: Call,
+        one: Slot,
+        other: Slot,
+        comparison: Comparison,
+        kind: str,
+        arranged: Array | None,
+    ) -> None:
+        if self._lost or (kind == "edge" and not _comparable(one.value, other.value)):
+            return
+        between = kind == "edge" or (phase == "backward" and role == "output")
+        place = self._around(call) if between else (base, call)
+        before = None
+        if between:
+            inside = self._children.get(call.parent, [])
+            before = inside[-1] if inside else None
+        fault = Fault(
+            phase,
+            place[0],
+            place[1],
+            comparison,
+            between=between,
+            before=before,
+            after=call if between else None,
+            expected=None if arranged is None else np.array(arranged),
+            found=np.array(other.value.numpy()),
+        )
+        if kind == "doubtful":
+            self._doubtful.append(fault)
+        elif kind == "edge" and self._doubtful:
+            self.faults.append(self._doubtful[-1])
+            self._doubtful.clear()
+        else:
+            self.faults.append(fault)
+
+    def _around(self, call: Call) -> tuple[Call, Call]:
+        """The innermost call around this one that has a partner, or the call itself if it is the model's."""
+        parent = call.parent
+        while parent in self._met:
+            base, raw = self._met[parent]
+            if base is not None:
+                return base, raw
+            parent = raw.parent
+        own = self._met.get(call.index, (None, call))[0]
+        return own or call, call
+
+    def finish(self) -> None:
+        """The model's own output tells whether what was doubtful mattered."""
+        wrong = any(c.role == "output" and c.raw_path == "" and not c.agrees for c in self.comparisons)
+        if wrong and self._doubtful:
+            self.faults.insert(0, self._doubtful[-1])
+
+
+def _comparable(base: Value, raw: Value) -> bool:
+    """A mask may be boolean here and floating there, and say the same."""
+    return _kind(base.dtype) == _kind(raw.dtype) and math.prod(base.shape) == math.prod(raw.shape)
+
+
+def _same_family(array: Array, raw: Value) -> bool:
+    return array.shape == raw.shape and _kind(str(array.dtype)) == _kind(raw.dtype)
+
+
+def _kind(dtype: str) -> str:
+    return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789")
+
+
+def _same(base: Slot, raw: Slot) -> bool:
+    if base.value.shape != raw.value.shape or base.value.overwritten or raw.value.overwritten:
+        return False
+    return compare_arranged(base.value.numpy(), raw.value.numpy(), Tolerance(mode="auto"))[0].agrees

@@ -1,0 +1,101 @@
+"""Where it starts: base once more with every contribution seen, base shaken, raw; the last two fed by the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from padiff.align import CallPairing
+from padiff.capture.feeding import Witness
+from padiff.capture.perturb import Jitter, perturbed
+from padiff.capture.session import Session
+from padiff.engine.calibrate import gaps, secure
+from padiff.engine.job import Job
+from padiff.engine.local import Itself, LocalRun, Other, Reference
+from padiff.engine.state import State
+from padiff.records import Call, Comparison, Fault, ModulePairs, Noise, StepTrace, Tolerance, WeightPlan
+
+
+@dataclass(frozen=True)
+class Located:
+    """What each call of raw adds by itself."""
+
+    faults: tuple[Fault, ...]
+    """Forward first, then backward, each in the order of computation."""
+    comparisons: tuple[Comparison, ...]
+    state: tuple[Comparison, ...]
+    """The loss and the gradients of parameters, computed from base's tensors."""
+    pairs: tuple[tuple[Call, Call], ...] = ()
+
+
+def localise(
+    job: Job,
+    plan: WeightPlan,
+    modules: ModulePairs,
+    base: Session,
+    raw: Session,
+    step: int,
+    *,
+    twins: bool,
+    tolerance: Tolerance,
+    forward: bool = True,
+    backward: bool = True,
+) -> Located:
+    """Run both again, synchronised; everything is afterwards as it was before."""
+    backward = backward and job.backward
+    reference = _reference(job, base, step, backward=backward)
+    noise: Noise | None = None
+    if tolerance.mode == "auto":
+        reference, noise = _shaken(job, base, reference, step, backward=backward)
+    trace = reference.trace
+    pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
+    run = LocalRun(
+        reference,
+        Other(pairing, job.base.tree, tolerance),
+        tolerance,
+        loosely=not pairing.alike,
+        forward=forward,
+        backward=backward,
+    )
+    found = _fed(raw, step, job, 1, run, backward=backward)
+    run.finish()
+    state = State(replace(job, tolerance=tolerance), plan, step, noise)
+    outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+    judged = state.loss(trace.loss, found.loss, outputs)
+    if backward:
+        judged += state.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
+    return Located(tuple(run.faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs))
+
+
+def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
+    witness = Witness()
+    with base.again():
+        trace = base.run(
+            step, job.arguments()[0], loss_fn=job.losses[0], backward=backward, feeder=witness if backward else None
+        )
+        secure(trace)
+    return Reference(trace, witness.contributions)
+
+
+def _shaken(
+    job: Job, base: Session, reference: Reference, step: int, *, backward: bool
+) -> tuple[Reference, Noise | None]:
+    """How far rounding moves what each call adds."""
+    jitter = Jitter()
+    run = LocalRun(reference, Itself(reference.trace), Tolerance(mode="auto"), backward=backward, change=jitter)
+    try:
+        with perturbed(base.live, jitter):
+            shaken = _fed(base, step, job, 0, run, backward=backward)
+    except Exception:  # the model's own: it ran through on what it was really given
+        return reference, None
+    trace = reference.trace
+    parameters = gaps(trace.parameter_gradients, shaken.parameter_gradients)
+    return replace(reference, noise=run.gaps), Noise(parameters=parameters)
+
+
+def _fed(session: Session, step: int, job: Job, side: int, run: LocalRun, *, backward: bool) -> StepTrace:
+    with session.again():
+        trace = session.run(
+            step, job.arguments()[side], loss_fn=job.losses[side], backward=backward, feeder=run, hooks=False
+        )
+        secure(trace)
+    return trace

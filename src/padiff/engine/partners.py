@@ -1,0 +1,99 @@
+"""Which call of base a call of raw stands beside, when the modules alone don't tell and the values do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from padiff.align import PASSIVE, CallPairing
+from padiff.compare.layouts import compare_in_any_layout
+from padiff.records import Array, Call, ModuleTree, Slot, Tolerance, Value
+
+
+class Partners:
+    """Pairs raw's calls with base's as they end. ``same`` says whether two tensors agree, and may be asked often."""
+
+    def __init__(
+        self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance, same: Callable[[Slot, Slot], bool]
+    ) -> None:
+        self._pairing, self._base_tree, self._tolerance, self._same = pairing, base_tree, tolerance, same
+        self._alike = pairing.alike
+        self._unfinished: dict[int, tuple[Array, Call]] = {}
+        """Raw tensor of a norm that differs from base's to base's output and the call: an activation may follow."""
+        self.rectified: list[int] = []
+        """Raw calls of norms that returned their partner's output with negatives set to zero."""
+
+    def of(self, call: Call) -> Call | None:
+        """Base's call beside one of raw's that has just ended."""
+        base = self._pairing.base_call(call) or self._look_alike(call)
+        if base is None:
+            return None
+        base = self._chain(base, call)
+        self._pairing.pair(base, call)
+        return base
+
+    def finishes(self, call: Call) -> Call | None:
+        """Raw's norm that this activation of raw completes to what base's norm returned in one."""
+        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].tensor not in self._unfinished:
+            return None
+        expected, first = self._unfinished.pop(call.inputs[0].tensor)
+        agrees = compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees
+        return first if agrees else None
+
+    def _look_alike(self, call: Call) -> Call | None:
+        """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
+        place that was given the same."""
+        candidates = [one for one in self._pairing.candidates(call) if len(one.outputs) == len(call.outputs) == 1]
+        for base in candidates:
+            if self._same(base.outputs[0], call.outputs[0]) and self._same_given(base, call):
+                return base
+        if not candidates:
+            return None
+        shape, hint = call.outputs[0].value.shape, self._pairing.hinted(call)
+        alike = [one for one in candidates if one.node == hint or one.kind.lower() == call.kind.lower()]
+        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or _alters(call)]
+        alike = [one for one in alike if self._same_given(one, call)]
+        alike.sort(key=lambda one: one.outputs[0].value.shape != shape)  # a pool that rounds up returns another shape
+        if alike:
+            return alike[0]
+        # Given other things already, it tells nothing by itself; its place in the tree still says whose partner it is.
+        return next((one for one in candidates if one.node == hint and one.outputs[0].value.shape == shape), None)
+
+    def _chain(self, base: Call, call: Call) -> Call:
+        """A norm with its own activation beside a norm and an activation: base's two, if raw returned what they do."""
+        if self._alike or len(base.outputs) != 1 or len(call.outputs) != 1 or not _is_norm(self._base_tree, base):
+            return base
+        if self._same(base.outputs[0], call.outputs[0]) or not self._same_given(base, call):
+            return base
+        for after in self._pairing.candidates_after(base):
+            fed = after.inputs and after.inputs[0].tensor == base.outputs[0].tensor
+            if fed and len(after.outputs) == 1 and self._same(after.outputs[0], call.outputs[0]):
+                return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
+        expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
+        self._unfinished[call.outputs[0].tensor] = (expected, call)
+        if _rectified(base.outputs[0].value, call.outputs[0].value):
+            self.rectified.append(call.index)
+        return base
+
+    def _same_given(self, base: Call, raw: Call) -> bool:
+        return bool(base.inputs and raw.inputs) and self._same(base.inputs[0], raw.inputs[0])
+
+
+def _alters(call: Call) -> bool:
+    """Whether a call returned anything else than what it was given."""
+    if not call.inputs or call.inputs[0].value.shape != call.outputs[0].value.shape:
+        return True
+    return not np.array_equal(call.inputs[0].value.numpy(), call.outputs[0].value.numpy(), equal_nan=True)
+
+
+def _rectified(base: Value, raw: Value) -> bool:
+    if base.shape != raw.shape:
+        return False
+    expected, found = np.maximum(base.numpy(), 0), raw.numpy()
+    return bool(np.abs(expected - found).max(initial=0) <= 1e-4 * np.abs(expected).max(initial=0))
+
+
+def _is_norm(tree: ModuleTree, call: Call) -> bool:
+    return "norm" in (tree.nodes[call.node].layer or tree.nodes[call.node].kind).lower()

@@ -1,0 +1,42 @@
+"""When a step must run again with raw fed base's tensors, and what is left of a difference that no call adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from padiff.records import Comparison
+
+SUSPICIOUS = 4.0
+"""Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
+GROWN = 100.0
+"""Up to how many times the predicted noise may grow when no call adds anything by itself."""
+
+
+def wants_second_look(comparisons: Iterable[Comparison]) -> bool:
+    """Something differs, or is further apart than rounding usually brings it."""
+    return any(_suspicious(comparison) for comparison in comparisons if comparison.phase != "buffer")
+
+
+def _suspicious(comparison: Comparison) -> bool:
+    outcome = comparison.outcome
+    if comparison.role == "input" and comparison.raw_path != "":
+        return False
+    if not outcome.agrees:
+        return True
+    ratio, numbers = outcome.ratio, outcome.numbers
+    if ratio is None or numbers is None or ratio <= SUSPICIOUS:
+        return False
+    return comparison.role == "output" and numbers.rmse > 1e-6 * numbers.base_rms
+
+
+def explained(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
+    """No call of raw adds anything by itself: what differs within reason is rounding that has grown."""
+    for comparison in comparisons:
+        outcome = comparison.outcome
+        grown = outcome.ratio is not None and outcome.ratio <= GROWN
+        if not outcome.agrees and outcome.reason == "values" and grown:
+            message = f"{outcome.message}; no call adds to it when fed base's tensors: rounding that has grown"
+            yield replace(comparison, outcome=replace(outcome, verdict="rounding", reason=None, message=message))
+        else:
+            yield comparison
