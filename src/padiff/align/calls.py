@@ -135,6 +135,17 @@ class CallPairing:
         path = " + ".join(call.path for call in calls)
         return replace(calls[0], path=path, outputs=(Slot(outputs[0].name, number, value, tracked),))
 
+    def together(self, raw: Call) -> list[Call] | None:
+        """Base's calls that together do what a call of raw does; None where it does but a part of what one does."""
+        group = self._group_of.get(raw.node)
+        if group is None:
+            base = self.base_call(raw)
+            return [] if base is None else [base]
+        if len(group.base) == 1:
+            return None
+        found = [self._base_calls.get((node, raw.occurrence)) for node in group.base]
+        return [call for call in found if call is not None]
+
     def unmatched(self, raw_calls: Sequence[Call]) -> tuple[Unmatched, ...]:
         """Calls without partner on either side, in order, each with the reason."""
         raw_of = {base: raw for raw, base in self._base_of.items()}

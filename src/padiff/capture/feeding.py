@@ -118,26 +118,39 @@ class FeedingRecorder(Recorder):
 
 
 class Witness:
-    """Feeds every call just what it would have had, to see which part of a gradient each call contributes."""
+    """Feeds every call just what it would have had, to see the gradients at its borders by themselves."""
 
     def __init__(self) -> None:
         self.contributions: dict[tuple[int, int], Value] = {}
         """(Call, tensor) to the gradient that the call sends back to that input."""
+        self.arrivals: dict[int, Value] = {}
+        """Tensor to the gradient that arrives at it, once it was returned, from all that uses it."""
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
-        tracked = {slot.tensor: slot for slot in call.inputs if slot.tracked and not slot.value.overwritten}
         return {
-            number: Feed(slot.value.numpy(), partial(self._keep, (call.index, number)))
-            for number, slot in tracked.items()
+            slot.tensor: Feed(slot.value.numpy(), partial(self._contribution, (call.index, slot.tensor)))
+            for slot in call.inputs
+            if slot.tracked and not slot.value.overwritten
         }
 
     def hand_on(self, call: Call) -> Mapping[int, Feed]:
-        return {}
+        return {
+            slot.tensor: Feed(slot.value.numpy(), partial(self._arrival, slot.tensor))
+            for slot in call.outputs
+            if slot.tracked and not slot.value.overwritten
+        }
 
-    def _keep(self, place: tuple[int, int], gradient: Value) -> None:
-        if isinstance(gradient, Held):
-            gradient.secure()
-        self.contributions[place] = gradient
+    def _contribution(self, place: tuple[int, int], gradient: Value) -> None:
+        self.contributions[place] = _kept(gradient)
+
+    def _arrival(self, tensor: int, gradient: Value) -> None:
+        self.arrivals[tensor] = _kept(gradient)
+
+
+def _kept(gradient: Value) -> Value:
+    if isinstance(gradient, Held):
+        gradient.secure()
+    return gradient
 
 
 def _exchange(fed: Mapping[int, tuple[Any, Any]], leaf: Any) -> Any:

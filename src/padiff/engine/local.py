@@ -16,6 +16,7 @@ import numpy as np
 
 from padiff.align import CallPairing, pair_slots
 from padiff.capture.feeding import Feed
+from padiff.capture.held import HostValue
 from padiff.compare.layouts import compare_arranged
 from padiff.engine.partners import Partners
 from padiff.records import (
@@ -33,16 +34,20 @@ from padiff.records import (
     Value,
 )
 
+MASKED = -5000.0
+"""What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
+
 Key = tuple[str, str, int, int]
 """Phase, role, base's call (-1 where it does not matter) and base's tensor."""
 
 
 @dataclass
 class Reference:
-    """Base's step as it ran by itself, with what each call contributed to the gradients of its inputs."""
+    """Base's step as it ran by itself, with the gradients at the borders of each call (see ``Witness``)."""
 
     trace: StepTrace
     contributions: Mapping[tuple[int, int], Value]
+    arrivals: Mapping[int, Value]
     noise: Mapping[Key, float] = field(default_factory=dict)
     """How far rounding alone moves each of these."""
 
@@ -60,6 +65,14 @@ class Beside(Protocol):
 
     def parts(self, tensor: int) -> tuple[int, ...]:
         """The tensors of base that one of its tensors is made of, or itself."""
+        ...
+
+    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
+        """The gradient of such a tensor."""
+        ...
+
+    def members(self, base: Call, raw: Call) -> list[Call] | None:
+        """Base's calls that together do what raw's does; None where it does a part of what one does."""
         ...
 
     def loose(self, base: Call, raw: Call) -> bool:
@@ -85,6 +98,12 @@ class Itself:
     def parts(self, tensor: int) -> tuple[int, ...]:
         return (tensor,)
 
+    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
+        return arrivals.get(tensor)
+
+    def members(self, base: Call, raw: Call) -> list[Call] | None:
+        return [base]
+
     def loose(self, base: Call, raw: Call) -> bool:
         return False
 
@@ -108,6 +127,14 @@ class Other:
 
     def parts(self, tensor: int) -> tuple[int, ...]:
         return self._pairing.parts.get(tensor, (tensor,))
+
+    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
+        made = self._pairing.derived.get(tensor)
+        return arrivals.get(tensor) if made is None else made(arrivals)
+
+    def members(self, base: Call, raw: Call) -> list[Call] | None:
+        found = self._pairing.together(raw)
+        return [base] if found is not None and len(found) < 2 else found
 
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]
@@ -143,6 +170,8 @@ class LocalRun:
         """Raw call to the calls of its children that have ended, in order."""
         self._doubtful: list[Fault] = []
         """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
+        self._excuses: dict[int, Fault] = {}
+        """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._lost = False
         """Something could not be replaced: what differs from here on may come from there."""
 
@@ -157,8 +186,11 @@ class LocalRun:
         for one, other in self._slots(base.inputs, call.inputs, "input"):
             if other.tensor in feeds:
                 continue
-            outcome, arranged = self._compare("forward", "input", base, call, one, other, "edge")
-            if arranged is None or not _same_family(arranged, other.value):
+            beside = other is not call.inputs[0] and (self._loosely or not (one.tracked or other.tracked))
+            outcome, arranged = self._compare(
+                "forward", "input", base, call, one, other, "beside" if beside else "edge"
+            )
+            if arranged is None or not _same_family(arranged, other.value) or (beside and not outcome.agrees):
                 continue
             if call.parent < 0 and not outcome.agrees:  # the caller's own choice, and for the caller to mend
                 self._lost = True
@@ -214,17 +246,27 @@ class LocalRun:
 
     def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What the call sends back to one of its inputs."""
-        expected = self._reference.contributions.get((base.index, one.tensor))
-        if expected is None:
+        members = self._beside.members(base, call)
+        if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None
-        return self._gradient("input", base, call, one, other, expected, gradient)
+        expected = self._sent_back(members, one)
+        return None if expected is None else self._gradient("input", base, call, one, other, expected, gradient)
+
+    def _sent_back(self, members: Sequence[Call], one: Slot) -> Value | None:
+        sent = self._reference.contributions
+        if len(members) == 1:
+            return sent.get((members[0].index, one.tensor))
+        found = [
+            value for call in members for slot in call.inputs[:1] if (value := sent.get((call.index, slot.tensor)))
+        ]
+        if len(found) < len(members) or len({value.shape for value in found}) > 1:
+            return None
+        return HostValue(np.sum([value.numpy() for value in found], axis=0, dtype=found[0].numpy().dtype))
 
     def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
-        parts = [self._reference.trace.gradients.get(part) for part in self._beside.parts(one.tensor)]
-        if len(parts) != 1 or parts[0] is None:  # made of several: compared where these are
-            return None
-        return self._gradient("output", base, call, one, other, parts[0], gradient)
+        expected = self._beside.arrival(one.tensor, self._reference.arrivals)
+        return None if expected is None else self._gradient("output", base, call, one, other, expected, gradient)
 
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
@@ -239,12 +281,11 @@ class LocalRun:
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, kind: str
     ) -> tuple[Outcome, Array | None]:
         key = self._key(phase, role, base, one)
+        expected, found = one.value.numpy(), other.value.numpy()
+        if role == "input" and phase == "forward":
+            expected = _masked_alike(expected, found)
         outcome, arranged = compare_arranged(
-            one.value.numpy(),
-            other.value.numpy(),
-            self._allowed(key),
-            gradients=phase == "backward",
-            loosely=self._loosely,
+            expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
         if outcome.numbers is not None:
             self.gaps[key] = max(self.gaps.get(key, 0.0), outcome.numbers.rmse)
@@ -262,9 +303,9 @@ class LocalRun:
             call.index,
             other.tensor,
         )
-        if kind != "beside" or outcome.agrees:
+        if outcome.agrees or kind != "beside":
             self.comparisons.append(comparison)
-        if not outcome.agrees and kind != "beside":
+        if not outcome.agrees and (kind != "beside" or role == "input"):
             self._accuse(phase, role, base, call, one, other, comparison, kind, arranged)
         return outcome, arranged
 
@@ -293,7 +334,7 @@ class LocalRun:
     ) -> None:
         if self._lost or (kind == "edge" and not _comparable(one.value, other.value)):
             return
-        between = kind == "edge" or (phase == "backward" and role == "output")
+        between = (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call) if between else (base, call)
         before = None
         if between:
@@ -310,13 +351,26 @@ class LocalRun:
             expected=None if arranged is None else np.array(arranged),
             found=np.array(other.value.numpy()),
         )
-        if kind == "doubtful":
+        earlier = None if phase == "backward" or kind == "beside" else self._excuse(call)
+        if kind == "beside":
+            self._excuses.setdefault(call.index, fault)
+        elif earlier is not None:
+            self.faults.append(earlier)
+        elif kind == "doubtful":
             self._doubtful.append(fault)
         elif kind == "edge" and self._doubtful:
             self.faults.append(self._doubtful[-1])
             self._doubtful.clear()
         else:
             self.faults.append(fault)
+
+    def _excuse(self, call: Call) -> Fault | None:
+        """What the outermost call around was given besides, and base's wasn't: a mask, a table of positions."""
+        found, index = None, call.index
+        while index in self._met:
+            found = self._excuses.get(index, found)
+            index = self._met[index][1].parent
+        return found
 
     def _around(self, call: Call) -> tuple[Call, Call]:
         """The innermost call around this one that has a partner, or the call itself if it is the model's."""
@@ -334,6 +388,15 @@ class LocalRun:
         wrong = any(c.role == "output" and c.raw_path == "" and not c.agrees for c in self.comparisons)
         if wrong and self._doubtful:
             self.faults.insert(0, self._doubtful[-1])
+
+
+def _masked_alike(base: Array, raw: Array) -> Array:
+    """Base's array with raw's numbers where both mask something out: that these are far below zero is all they say."""
+    if base.shape != raw.shape or base.dtype != raw.dtype or base.dtype.kind != "f" or not base.size:
+        return base
+    if base.min() > MASKED or raw.min() > MASKED:
+        return base
+    return np.where((base <= MASKED) & (raw <= MASKED), raw, base)
 
 
 def _comparable(base: Value, raw: Value) -> bool:

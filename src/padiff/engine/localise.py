@@ -63,17 +63,27 @@ def localise(
     judged = state.loss(trace.loss, found.loss, outputs)
     if backward:
         judged += state.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
-    return Located(tuple(run.faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs))
+    faults = run.faults
+    if not pairing.alike and all(one.agrees for one in judged if one.phase == "gradient"):
+        # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
+        # use), and share the same gradient differently. What comes out of it for the parameters agrees.
+        faults = [fault for fault in faults if fault.phase == "forward"]
+    return Located(tuple(faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs))
 
 
 def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
     witness = Witness()
     with base.again():
         trace = base.run(
-            step, job.arguments()[0], loss_fn=job.losses[0], backward=backward, feeder=witness if backward else None
+            step,
+            job.arguments()[0],
+            loss_fn=job.losses[0],
+            backward=backward,
+            feeder=witness if backward else None,
+            hooks=False,
         )
         secure(trace)
-    return Reference(trace, witness.contributions)
+    return Reference(trace, witness.contributions, witness.arrivals)
 
 
 def _shaken(
