@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,10 +56,10 @@ def _named_fields(value: Any) -> list[tuple[str, Any]] | None:
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     """``tree`` rebuilt with ``change`` applied to everything that is no container."""
     if isinstance(tree, dict) and type(tree) is not dict:
-        copy = tree.copy()
+        twin = copy.copy(tree)  # their own ``copy`` may not know what their constructors ask for
         for key, value in tree.items():
-            copy[key] = map_leaves(value, change)
-        return copy
+            twin[key] = map_leaves(value, change)
+        return twin
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         values = {f.name: map_leaves(getattr(tree, f.name), change) for f in dataclasses.fields(tree) if f.init}
         return dataclasses.replace(tree, **values)
