@@ -1,0 +1,143 @@
+"""Mistakes in what a module holds: weights, biases, running statistics."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.localise import plant
+from benchmarks.localise.bug import FAINT, Bug, Kind
+from benchmarks.localise.either import array, is_torch, is_trained, own_tensors
+from benchmarks.localise.stage import Stage
+
+Edit = Callable[[np.ndarray, int, np.random.Generator], np.ndarray | None]
+"""Values, the axis of what is made, a generator; None where it cannot be done."""
+
+
+def off(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
+    return values * (1 + 1e-3 * generator.standard_normal(values.shape))
+
+
+def row_wrong(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
+    found = np.moveaxis(values.copy(), axis, 0)
+    place = int(generator.integers(len(found)))
+    found[place] = generator.standard_normal(found[place].shape) * found.std()
+    return np.moveaxis(found, 0, axis)
+
+
+def rows_swapped(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray | None:
+    if values.shape[axis] < 2:
+        return None
+    found = np.moveaxis(values.copy(), axis, 0)
+    one, other = generator.choice(len(found), 2, replace=False)
+    found[[one, other]] = found[[other, one]]
+    return np.moveaxis(found, 0, axis)
+
+
+def transposed(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray | None:
+    return values.T if values.ndim == 2 and values.shape[0] == values.shape[1] else None
+
+
+def thirds_swapped(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray | None:
+    if values.shape[axis] % 3:
+        return None
+    one, two, three = np.split(values, 3, axis)
+    return np.concatenate([two, one, three], axis)
+
+
+def scaled(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
+    return values * 1.3
+
+
+def missing(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
+    return np.zeros_like(values)
+
+
+def one_wrong(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
+    found = values.copy()
+    found.flat[int(generator.integers(found.size))] += 0.5 + np.abs(found).mean()
+    return found
+
+
+def _matrices(stage: Stage, name: str, tensor: Any) -> bool:
+    return is_trained(tensor) and tensor.ndim >= 2
+
+
+def _vectors(stage: Stage, name: str, tensor: Any) -> bool:
+    return is_trained(tensor) and tensor.ndim == 1 and "bias" in name
+
+
+def _fused(stage: Stage, name: str, tensor: Any) -> bool:
+    return _matrices(stage, name, tensor)
+
+
+def _variances(stage: Stage, name: str, tensor: Any) -> bool:
+    return name in ("running_var", "_variance")
+
+
+def _kind(
+    name: str, wanted: Callable[[Stage, str, Any], bool], edit: Edit, causes: tuple[str, ...] = (), last: str = ""
+) -> Kind:
+    def places(stage: Stage) -> Iterator[Bug]:
+        calls = stage.first_calls()
+        for place, call in enumerate(calls):
+            module = stage.modules[call.path]
+            if last and not any(word in call.path.rpartition(".")[2] for word in last.split()):
+                continue
+            for key, tensor in own_tensors(module).items():
+                if not wanted(stage, key, tensor):
+                    continue
+                generator = np.random.default_rng(zlib.crc32(f"{name} {call.path} {key}".encode()))
+                changed = edit(array(tensor), _made(module, key, tensor), generator)
+                if changed is None:
+                    continue
+                owners = stage.owners(tensor)
+                yield Bug(
+                    kind=name,
+                    place=call.path,
+                    expected=tuple(dict.fromkeys(path for owner in owners for path in stage.expected(owner))),
+                    plant=_planting(tensor, changed),
+                    causes=causes,
+                    weights="keep",
+                    floor=1e-4 if edit is off else FAINT * 100,
+                    depth=place / len(calls),
+                )
+
+    return places
+
+
+def _planting(tensor: Any, changed: np.ndarray) -> Callable[[], Any]:
+    return lambda: plant.values(tensor, changed)
+
+
+def _made(module: Any, name: str, tensor: Any) -> int:
+    """The axis along which a weight's outputs lie; of an embedding the one that every word has."""
+    if tensor.ndim < 2:
+        return 0
+    kind = type(module).__name__.lower()
+    if "embedding" in kind:
+        return int(tensor.ndim) - 1
+    own = own_tensors(module)
+    bias = next((held for key, held in own.items() if "bias" in key and held.ndim == 1), None)
+    if bias is not None:
+        fitting = [axis for axis in (0, 1) if tensor.shape[axis] == bias.shape[0]]
+        if len(fitting) == 1:
+            return fitting[0]
+    return 1 if not is_torch(module) and tensor.ndim == 2 else 0
+
+
+KINDS: tuple[Kind, ...] = (
+    _kind("weight: off by 1e-3", _matrices, off),
+    _kind("weight: one row wrong", _matrices, row_wrong),
+    _kind("weight: two rows swapped", _matrices, rows_swapped),
+    _kind("weight: transposed", _matrices, transposed, ("transpos",)),
+    _kind(
+        "weight: parts of a fused one swapped", _fused, thirds_swapped, ("order", "head", "qkv"), "qkv c_attn in_proj"
+    ),
+    _kind("bias: one value wrong", _vectors, one_wrong),
+    _kind("bias: missing", _vectors, missing, ("bias",)),
+    _kind("statistics: variance wrong", _variances, scaled),
+)
