@@ -11,7 +11,7 @@ import torch
 from benchmarks.localise.either import modules_of, own_tensors, write
 
 VOCABULARY, WIDTH, HEADS, GROUPS, SIZE, INNER, DEPTH = 89, 48, 6, 2, 8, 72, 4
-LOWEST = -1e9
+LOWEST = -3e4
 
 
 def models(base: str, raw: str) -> tuple[Any, Any, Any]:
@@ -113,8 +113,12 @@ class TorchDecoder(torch.nn.Module):
 
     def forward(self, words: Any, kept: Any) -> Any:
         length = words.shape[1]
-        cosines, sines = (torch.from_numpy(table) for table in angles(length))
-        mask = torch.triu(torch.full((length, length), LOWEST), 1)[None, None] + (1 - kept)[:, None, None, :] * LOWEST
+        dtype = self.words.weight.dtype
+        cosines, sines = (torch.from_numpy(table).to(dtype) for table in angles(length))
+        mask = (
+            torch.triu(torch.full((length, length), LOWEST, dtype=dtype), 1)[None, None]
+            + (1 - kept)[:, None, None, :] * LOWEST
+        )
         x = self.words(words)
         for layer in self.layers:
             x = layer(x, torch.clamp(mask, min=LOWEST), cosines, sines)
@@ -191,8 +195,9 @@ class PaddleDecoder(paddle.nn.Layer):
 
     def forward(self, words: Any, kept: Any) -> Any:
         length = words.shape[1]
-        cosines, sines = (paddle.to_tensor(table) for table in angles(length))
-        causal = paddle.triu(paddle.full([length, length], LOWEST), 1)
+        dtype = self.words.weight.dtype
+        cosines, sines = (paddle.to_tensor(table).astype(dtype) for table in angles(length))
+        causal = paddle.triu(paddle.full([length, length], LOWEST), 1).astype(dtype)
         mask = causal.unsqueeze([0, 1]) + ((1 - kept) * LOWEST).unsqueeze([1, 2])
         x = self.words(words)
         for layer in self.layers:

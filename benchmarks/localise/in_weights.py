@@ -13,8 +13,8 @@ from benchmarks.localise.bug import FAINT, Bug, Kind
 from benchmarks.localise.either import array, is_torch, is_trained, own_tensors
 from benchmarks.localise.stage import Stage
 
-Edit = Callable[[np.ndarray, int, np.random.Generator], np.ndarray | None]
-"""Values, the axis of what is made, a generator; None where it cannot be done."""
+Edit = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
+"""Values, the axis of what is made, a generator."""
 
 
 def off(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
@@ -28,22 +28,18 @@ def row_wrong(values: np.ndarray, axis: int, generator: np.random.Generator) -> 
     return np.moveaxis(found, 0, axis)
 
 
-def rows_swapped(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray | None:
-    if values.shape[axis] < 2:
-        return None
+def rows_swapped(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
     found = np.moveaxis(values.copy(), axis, 0)
     one, other = generator.choice(len(found), 2, replace=False)
     found[[one, other]] = found[[other, one]]
     return np.moveaxis(found, 0, axis)
 
 
-def transposed(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray | None:
-    return values.T if values.ndim == 2 and values.shape[0] == values.shape[1] else None
+def transposed(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
+    return values.T
 
 
-def thirds_swapped(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray | None:
-    if values.shape[axis] % 3:
-        return None
+def thirds_swapped(values: np.ndarray, axis: int, generator: np.random.Generator) -> np.ndarray:
     one, two, three = np.split(values, 3, axis)
     return np.concatenate([two, one, three], axis)
 
@@ -62,24 +58,28 @@ def one_wrong(values: np.ndarray, axis: int, generator: np.random.Generator) -> 
     return found
 
 
-def _matrices(stage: Stage, name: str, tensor: Any) -> bool:
-    return is_trained(tensor) and tensor.ndim >= 2
+def _matrices(module: Any, name: str, tensor: Any) -> bool:
+    return is_trained(tensor) and tensor.ndim >= 2 and tensor.shape[_made(module, tensor)] > 1
 
 
-def _vectors(stage: Stage, name: str, tensor: Any) -> bool:
+def _squares(module: Any, name: str, tensor: Any) -> bool:
+    return is_trained(tensor) and tensor.ndim == 2 and tensor.shape[0] == tensor.shape[1]
+
+
+def _threefold(module: Any, name: str, tensor: Any) -> bool:
+    return _matrices(module, name, tensor) and tensor.shape[_made(module, tensor)] % 3 == 0
+
+
+def _biases(module: Any, name: str, tensor: Any) -> bool:
     return is_trained(tensor) and tensor.ndim == 1 and "bias" in name
 
 
-def _fused(stage: Stage, name: str, tensor: Any) -> bool:
-    return _matrices(stage, name, tensor)
-
-
-def _variances(stage: Stage, name: str, tensor: Any) -> bool:
+def _variances(module: Any, name: str, tensor: Any) -> bool:
     return name in ("running_var", "_variance")
 
 
 def _kind(
-    name: str, wanted: Callable[[Stage, str, Any], bool], edit: Edit, causes: tuple[str, ...] = (), last: str = ""
+    name: str, wanted: Callable[[Any, str, Any], bool], edit: Edit, causes: tuple[str, ...] = (), last: str = ""
 ) -> Kind:
     def places(stage: Stage) -> Iterator[Bug]:
         calls = stage.first_calls()
@@ -88,18 +88,14 @@ def _kind(
             if last and not any(word in call.path.rpartition(".")[2] for word in last.split()):
                 continue
             for key, tensor in own_tensors(module).items():
-                if not wanted(stage, key, tensor):
-                    continue
-                generator = np.random.default_rng(zlib.crc32(f"{name} {call.path} {key}".encode()))
-                changed = edit(array(tensor), _made(module, key, tensor), generator)
-                if changed is None:
+                if not wanted(module, key, tensor):
                     continue
                 owners = stage.owners(tensor)
                 yield Bug(
                     kind=name,
                     place=call.path,
                     expected=tuple(dict.fromkeys(path for owner in owners for path in stage.expected(owner))),
-                    plant=_planting(tensor, changed),
+                    plant=_planting(tensor, edit, _made(module, tensor), f"{name} {call.path} {key}"),
                     causes=causes,
                     weights="keep",
                     floor=1e-4 if edit is off else FAINT * 100,
@@ -109,11 +105,14 @@ def _kind(
     return places
 
 
-def _planting(tensor: Any, changed: np.ndarray) -> Callable[[], Any]:
-    return lambda: plant.values(tensor, changed)
+def _planting(tensor: Any, edit: Edit, axis: int, seed: str) -> Callable[[], Any]:
+    def planted() -> Any:
+        return plant.values(tensor, edit(array(tensor), axis, np.random.default_rng(zlib.crc32(seed.encode()))))
+
+    return planted
 
 
-def _made(module: Any, name: str, tensor: Any) -> int:
+def _made(module: Any, tensor: Any) -> int:
     """The axis along which a weight's outputs lie; of an embedding the one that every word has."""
     if tensor.ndim < 2:
         return 0
@@ -129,15 +128,22 @@ def _made(module: Any, name: str, tensor: Any) -> int:
     return 1 if not is_torch(module) and tensor.ndim == 2 else 0
 
 
+FUSED = "qkv c_attn in_proj"
+"""Words in the names of layers that make query, key and value at once."""
+
 KINDS: tuple[Kind, ...] = (
     _kind("weight: off by 1e-3", _matrices, off),
     _kind("weight: one row wrong", _matrices, row_wrong),
     _kind("weight: two rows swapped", _matrices, rows_swapped),
-    _kind("weight: transposed", _matrices, transposed, ("transpos",)),
+    _kind("weight: transposed", _squares, transposed, ("transpos",)),
     _kind(
-        "weight: parts of a fused one swapped", _fused, thirds_swapped, ("order", "head", "qkv"), "qkv c_attn in_proj"
+        "weight: parts of a fused one swapped",
+        _threefold,
+        thirds_swapped,
+        ("order", "head", "qkv"),
+        "qkv c_attn in_proj",
     ),
-    _kind("bias: one value wrong", _vectors, one_wrong),
-    _kind("bias: missing", _vectors, missing, ("bias",)),
+    _kind("bias: one value wrong", _biases, one_wrong),
+    _kind("bias: missing", _biases, missing, ("bias",)),
     _kind("statistics: variance wrong", _variances, scaled),
 )

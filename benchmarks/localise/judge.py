@@ -39,7 +39,7 @@ class Judgement:
 
 
 def judge_place(bug: Bug, path: str, phase: str) -> Place:
-    """Exact: a right path in a right phase. Near: a direct parent or child of it, or the right path in another phase."""
+    """Exact: a right path in a right phase. Near: its direct parent or child, or the right path in another phase."""
     if bug.anywhere:
         return "exact" if phase in bug.phases else "far"
     if path in bug.expected:

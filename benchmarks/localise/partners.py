@@ -29,6 +29,11 @@ class Partners:
         self._plain: dict[int, list[np.ndarray]] = defaultdict(list)
         self._through: dict[int, list[np.ndarray]] = defaultdict(list)
         self._nested: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._ours: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._wrapped: dict[str, bool] = {}
+        for call in self._first.values():
+            if call.outputs and not call.passes_through:
+                self._add(self._ours, call.outputs[0])
         for call in base:
             if call.outputs and not call.passes_through:
                 self._add(self._nested, call.outputs[0])
@@ -55,12 +60,16 @@ class Partners:
 
     def wrapped(self, path: str) -> bool:
         """Whether more modules of raw than of base return the same: then it is open which of them base has."""
+        if path not in self._wrapped:
+            self._wrapped[path] = self._count(path)
+        return self._wrapped[path]
+
+    def _count(self, path: str) -> bool:
         call = self._first.get(path)
         if call is None or not call.outputs or call.passes_through:
             return False
         marks, size = _marks(call.outputs[0]), call.outputs[0].size
-        same = [one for one in self._first.values() if one.outputs and one.outputs[0].size == size]
-        ours = sum(not one.passes_through and _close(marks, _marks(one.outputs[0])) for one in same)
+        ours = sum(_close(marks, other) for other in self._ours[size])
         return ours > sum(_close(marks, other) for other in self._nested[size])
 
     def _look(self, path: str) -> bool:

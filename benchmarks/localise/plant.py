@@ -104,7 +104,7 @@ def functions(places: Sequence[tuple[Any, str]], run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def functions_in(module: Any, places: Sequence[tuple[Any, str]], run: Run) -> Iterator[None]:
-    """The same, but only while the module's code runs; the outermost of nested functions is changed, not those in it."""
+    """The same, but only while the module's code runs; of nested functions the outermost is changed."""
     inside = False
 
     def once(function: Run, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The pairs that bugs are planted in: those that need nothing but torch and paddle, and the zoo's where it is installed."""
+"""The pairs that bugs are planted in: those that need only the frameworks, and the zoo's where it is installed."""
 
 from __future__ import annotations
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 import padiff
-from benchmarks.localise.either import is_torch, like, modules_of, own_tensors, paths_of, put_back, state_of, write
+from benchmarks.localise.either import is_torch, modules_of, own_tensors, paths_of, put_back, state_of
 from benchmarks.localise.partners import Partners
 from benchmarks.localise.watch import Seen, watched
 
@@ -45,7 +46,9 @@ class Stage:
     """Raw's, in order."""
     partners: Partners
     aliases: dict[int, tuple[str, ...]]
-    saved: list[tuple[Any, np.ndarray]] = field(default_factory=list)
+    saved: list[tuple[Any, np.ndarray]]
+    holders: dict[int, list[str]]
+    """Tensor, by identity, to the modules that hold it."""
 
     @property
     def name(self) -> str:
@@ -85,10 +88,7 @@ class Stage:
 
     def owners(self, tensor: Any) -> list[str]:
         """Paths of all modules that hold a tensor."""
-        held = [
-            path for path, module in self.modules.items() if any(tensor is one for one in own_tensors(module).values())
-        ]
-        return held
+        return self.holders[id(tensor)]
 
 
 class NotClean(Exception):
@@ -108,7 +108,11 @@ def staged(source: Source) -> Stage:
         calls = watched(raw, *arguments(inputs, 1, raw))
         put_back(saved)
     modules = modules_of(raw)
-    return Stage(source, base, raw, inputs, modules, calls, Partners(base_calls, calls), paths_of(raw), saved)
+    holders: dict[int, list[str]] = defaultdict(list)
+    for path, module in modules.items():
+        for tensor in own_tensors(module).values():
+            holders[id(tensor)].append(path)
+    return Stage(source, base, raw, inputs, modules, calls, Partners(base_calls, calls), paths_of(raw), saved, holders)
 
 
 def arguments(inputs: Any, side: int, model: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -136,6 +140,3 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # paddle's BatchNorm says at every call that it tracks statistics
         yield
-
-
-__all__ = ["Models", "NotClean", "Source", "Stage", "arguments", "like", "quiet", "staged", "write"]
