@@ -1,10 +1,11 @@
-"""``python -m benchmarks clean [--count N] [--pairs a;b] [--variants a;b] [--seed S] [--json FILE] [--add FILE …]``"""
+"""``python -m benchmarks clean [--count N] [--pairs a,b] [--variants a,b] [--seed S] [--json FILE] [--add FILE …]``"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks clean", description="Compare models that compute the same, and count false alarms."
     )
     parser.add_argument("--count", type=int, default=200, help="how many comparisons of whole models (default 200)")
-    parser.add_argument("--pairs", default="", help="beginnings of the names of pairs, with semicolons; all by default")
-    parser.add_argument("--variants", default="", help="beginnings of names of states, with semicolons")
+    parser.add_argument("--pairs", default="", help="beginnings of the names of pairs, with commas; all by default")
+    parser.add_argument("--variants", default="", help="beginnings of names of states, with commas")
     parser.add_argument("--seed", type=int, default=0, help="of the first round; each round has the next")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every comparison there")
     parser.add_argument("--add", type=Path, nargs="*", default=[], metavar="FILE", help="count these results as well")
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(";") if name.strip()]
+    return [name.strip() for name in re.split(r";|,(?! )", text) if name.strip()]  # names hold ", "
 
 
 def show(found: Sequence[Comparison]) -> None:

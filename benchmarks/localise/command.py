@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections import Counter, defaultdict
@@ -26,8 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.only_add:
         _run(options, found)
     found.show(options.all)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
+    found.save(options.json)
     return 0
 
 
@@ -68,10 +68,11 @@ def _run(options: argparse.Namespace, found: Found) -> None:
         places = Counter(one.place for one in outcome.judgements)
         told = ", ".join(f"{places[place]} {place}" for place in PLACES if places[place])
         print(f"{source.name}: {told or 'nothing'} in {took:.1f} s", file=sys.stderr, flush=True)
+        found.save(options.json)
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(";" if ";" in text else ",") if name.strip()]
+    return [name.strip() for name in re.split(r";|,(?! )", text) if name.strip()]  # names hold ", "
 
 
 @dataclasses.dataclass
@@ -91,6 +92,10 @@ class Found:
             self.judgements.append(Judgement(**one))
         self.faint.update(data["faint"])
         self.unclean += data["unclean"]
+
+    def save(self, file: Path | None) -> None:
+        if file is not None:
+            file.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
         return {

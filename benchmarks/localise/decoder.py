@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.localise.either import modules_of, own_tensors, write
 
-VOCABULARY, WIDTH, HEADS, GROUPS, SIZE, INNER, DEPTH = 89, 48, 6, 2, 8, 72, 4
+VOCABULARY, WIDTH, HEADS, GROUPS, SIZE, INNER, DEPTH, LONGEST = 89, 48, 6, 2, 8, 72, 4, 33
 LOWEST = -3e4
 
 
@@ -39,13 +39,26 @@ def angles(length: int) -> tuple[np.ndarray, np.ndarray]:
     return np.cos(both).astype("float32"), np.sin(both).astype("float32")
 
 
-# ------------------------------------------------------------------ torch
-
-
 def rotate_half(x: Any) -> Any:
     half = x.shape[-1] // 2
     join = torch.cat if isinstance(x, torch.Tensor) else paddle.concat
     return join([-x[..., half:], x[..., :half]], -1)
+
+
+# ------------------------------------------------------------------ torch
+
+
+class TorchRotary(torch.nn.Module):
+    """Cosines and sines of every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, table in zip(("cos_cached", "sin_cached"), angles(LONGEST), strict=True):
+            self.register_buffer(name, torch.from_numpy(table), persistent=False)
+
+    def forward(self, words: Any) -> Any:
+        length = words.shape[1]
+        return self.cos_cached[:length], self.sin_cached[:length]
 
 
 class TorchRMSNorm(torch.nn.Module):
@@ -107,6 +120,7 @@ class TorchDecoder(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.rotary = TorchRotary()
         self.layers = torch.nn.ModuleList([TorchLayer() for _ in range(DEPTH)])
         self.norm = TorchRMSNorm()
         self.head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
@@ -114,7 +128,7 @@ class TorchDecoder(torch.nn.Module):
     def forward(self, words: Any, kept: Any) -> Any:
         length = words.shape[1]
         dtype = self.words.weight.dtype
-        cosines, sines = (torch.from_numpy(table).to(dtype) for table in angles(length))
+        cosines, sines = self.rotary(words)
         mask = (
             torch.triu(torch.full((length, length), LOWEST, dtype=dtype), 1)[None, None]
             + (1 - kept)[:, None, None, :] * LOWEST
@@ -126,6 +140,19 @@ class TorchDecoder(torch.nn.Module):
 
 
 # ------------------------------------------------------------------ paddle
+
+
+class PaddleRotary(paddle.nn.Layer):
+    """Cosines and sines of every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, table in zip(("cos_cached", "sin_cached"), angles(LONGEST), strict=True):
+            self.register_buffer(name, paddle.to_tensor(table), persistable=False)
+
+    def forward(self, words: Any) -> Any:
+        length = words.shape[1]
+        return self.cos_cached[:length], self.sin_cached[:length]
 
 
 class PaddleRMSNorm(paddle.nn.Layer):
@@ -189,6 +216,7 @@ class PaddleDecoder(paddle.nn.Layer):
     def __init__(self) -> None:
         super().__init__()
         self.words = paddle.nn.Embedding(VOCABULARY, WIDTH)
+        self.rotary = PaddleRotary()
         self.layers = paddle.nn.LayerList([PaddleLayer() for _ in range(DEPTH)])
         self.norm = PaddleRMSNorm()
         self.head = paddle.nn.Linear(WIDTH, VOCABULARY, bias_attr=False)
@@ -196,7 +224,7 @@ class PaddleDecoder(paddle.nn.Layer):
     def forward(self, words: Any, kept: Any) -> Any:
         length = words.shape[1]
         dtype = self.words.weight.dtype
-        cosines, sines = (paddle.to_tensor(table).astype(dtype) for table in angles(length))
+        cosines, sines = self.rotary(words)
         causal = paddle.triu(paddle.full([length, length], LOWEST), 1).astype(dtype)
         mask = causal.unsqueeze([0, 1]) + ((1 - kept) * LOWEST).unsqueeze([1, 2])
         x = self.words(words)

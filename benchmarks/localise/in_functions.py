@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.localise import plant
 from benchmarks.localise.bug import FAINT, Bug, Kind
-from benchmarks.localise.either import array, is_tensor, is_torch, like, own_tensors, roll, through, where
+from benchmarks.localise.either import array, is_tensor, is_torch, own_tensors, roll, through, where
 from benchmarks.localise.stage import Stage, arguments, quiet
 
 F, PF = torch.nn.functional, paddle.nn.functional
@@ -41,14 +41,14 @@ def users(stage: Stage) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
     found: dict[str, dict[str, list[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(list))
     open_calls: list[str] = []
 
-    def entering(path: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+    def entering(path: str, forward: Any, /, *args: Any, **kwargs: Any) -> Any:
         open_calls.append(path)
         try:
             return forward(*args, **kwargs)
         finally:
             open_calls.pop()
 
-    def noting(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def noting(name: str, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         if open_calls:
             found[name][open_calls[-1]].append(tuple(array(one) for one in args if is_tensor(one)))
         return function(*args, **kwargs)
@@ -97,7 +97,7 @@ def _erf_gate(x: Any) -> Any:
 def _activation(name: str, what: str, change: Callable[[Any], Any]) -> Kind:
     causes = ("gelu",) if what == "tanh for erf" else ("activation",)
 
-    def run(function: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(function: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         return change(x)
 
     def places(stage: Stage) -> Iterator[Bug]:
@@ -143,7 +143,7 @@ def _hashable(value: Any) -> bool:
 
 
 def _scores(change: Callable[[Any], Any]) -> plant.Run:
-    def run(function: Any, scores: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(function: Any, scores: Any, /, *args: Any, **kwargs: Any) -> Any:
         return function(change(scores), *args, **kwargs)
 
     return run
@@ -185,7 +185,7 @@ def _softmax(what: str, run: plant.Run, causes: tuple[str, ...], masked: bool = 
 def _fused_attention(what: str, factor: float, causes: tuple[str, ...]) -> Kind:
     """The same for the function that does it all: its scale."""
 
-    def run(function: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(function: Any, query: Any, /, *args: Any, **kwargs: Any) -> Any:
         return function(query * factor, *args, **kwargs)
 
     def places(stage: Stage) -> Iterator[Bug]:
@@ -202,11 +202,11 @@ def _fused_attention(what: str, factor: float, causes: tuple[str, ...]) -> Kind:
     return places
 
 
-def _rounded_softmax(function: Any, scores: Any, *args: Any, **kwargs: Any) -> Any:
+def _rounded_softmax(function: Any, scores: Any, /, *args: Any, **kwargs: Any) -> Any:
     return through(function(through(scores, "bfloat16"), *args, **kwargs), "bfloat16")
 
 
-def _other_axis(function: Any, scores: Any, *args: Any, **kwargs: Any) -> Any:
+def _other_axis(function: Any, scores: Any, /, *args: Any, **kwargs: Any) -> Any:
     return torch.exp(torch.log_softmax(scores, -2)) if is_torch(scores) else paddle.exp(PF.log_softmax(scores, -2))
 
 
@@ -216,7 +216,7 @@ def _other_axis(function: Any, scores: Any, *args: Any, **kwargs: Any) -> Any:
 def interleaved(stage: Stage) -> Iterator[Bug]:
     """Pairs of neighbours are turned, not pairs of halves."""
 
-    def run(function: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(function: Any, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         first, second = x[..., ::2], x[..., 1::2]
         stack = torch.stack([-second, first], -1) if is_torch(x) else paddle.stack([-second, first], -1)
         return stack.reshape(x.shape)
@@ -293,5 +293,3 @@ KINDS: tuple[Kind, ...] = (
     interleaved,
     other_base,
 )
-
-__all__ = ["KINDS", "like", "users"]

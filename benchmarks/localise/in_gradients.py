@@ -16,7 +16,7 @@ from benchmarks.localise.stage import Stage
 def _through(name: str, change: Callable[[Any], Any], causes: tuple[str, ...] = ()) -> Kind:
     """Through a module's own code."""
 
-    def run(forward: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(forward: Any, /, *args: Any, **kwargs: Any) -> Any:
         return change_first(forward(*args, **kwargs), change)[0]
 
     def places(stage: Stage) -> Iterator[Bug]:

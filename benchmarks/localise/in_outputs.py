@@ -86,7 +86,7 @@ def _kind(
 
 
 def _planting(module: Any, change: Callable[[Any], Any]) -> Callable[[], Any]:
-    def run(forward: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(forward: Any, /, *args: Any, **kwargs: Any) -> Any:
         return change_first(forward(*args, **kwargs), change)[0]
 
     return lambda: plant.forward_of(module, run)

@@ -43,7 +43,7 @@ def _is_mask(values: np.ndarray) -> bool:
 
 
 def _feeding(change: Callable[[Any], Any]) -> plant.Run:
-    def run(child: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(child: Any, /, *args: Any, **kwargs: Any) -> Any:
         args, done = change_first(args, change)
         if not done:
             kwargs, _ = change_first(kwargs, change)
@@ -56,7 +56,7 @@ def _masking(change: Callable[[Any], Any]) -> plant.Run:
     def wanted(tensor: Any) -> bool:
         return is_floating(tensor) and _is_mask(tensor.detach().numpy())
 
-    def run(child: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(child: Any, /, *args: Any, **kwargs: Any) -> Any:
         args, done = change_first(args, change, wanted)
         if not done:
             kwargs, _ = change_first(kwargs, change, wanted)
@@ -70,12 +70,12 @@ def _off_by_one(mask: Any) -> Any:
     return roll(mask, 1, mask.ndim - 1)
 
 
-def left_out(child: Any, *args: Any, **kwargs: Any) -> Any:
+def left_out(child: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The child is not called."""
     return next(one for one in (*args, *kwargs.values()) if is_tensor(one))
 
 
-def twice(child: Any, *args: Any, **kwargs: Any) -> Any:
+def twice(child: Any, /, *args: Any, **kwargs: Any) -> Any:
     output = child(*args, **kwargs)
     return child(output, *args[1:], **kwargs) if args else output
 
@@ -119,8 +119,7 @@ def residual_at_end(stage: Stage) -> Iterator[Bug]:
     for place, call in enumerate(calls):
         children = inside[call.path]
         for child in reversed(children):
-            others = [*call.inputs, *(one for other in children if other is not child for one in other.outputs)]
-            if _is_sum(call.outputs[0], child.outputs[0], others):
+            if _is_sum(call.outputs[0], child.outputs[0], _led_around(call, child, children)):
                 yield Bug(
                     kind="residual: missing at the end",
                     place=call.path,
@@ -142,8 +141,7 @@ def residual_between(stage: Stage) -> Iterator[Bug]:
         earlier = inside[call.caller]
         around = next((one for one in calls if one.path == call.caller), None)
         for child in reversed(earlier) if call.inputs and around is not None else ():
-            given = [*around.inputs, *(one for other in earlier if other is not child for one in other.outputs)]
-            if _is_sum(call.inputs[0], child.outputs[0], given):
+            if _is_sum(call.inputs[0], child.outputs[0], _led_around(around, child, earlier)):
                 yield Bug(
                     kind="residual: missing between two children",
                     place=call.caller,
@@ -158,6 +156,12 @@ def residual_between(stage: Stage) -> Iterator[Bug]:
         earlier.append(call)
 
 
+def _led_around(call: Seen, child: Seen, children: list[Seen]) -> list[np.ndarray]:
+    """What a module had at hand besides what the child returned."""
+    others = [one for other in children if other is not child for one in (*other.inputs, *other.outputs)]
+    return [*call.inputs, *others]
+
+
 def _is_sum(total: np.ndarray, part: np.ndarray, others: list[np.ndarray]) -> bool:
     return total.shape == part.shape and any(
         other.shape == part.shape
@@ -168,7 +172,7 @@ def _is_sum(total: np.ndarray, part: np.ndarray, others: list[np.ndarray]) -> bo
 
 
 def _keeping(kept: list[Any]) -> plant.Run:
-    def run(child: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(child: Any, /, *args: Any, **kwargs: Any) -> Any:
         output = child(*args, **kwargs)
         kept.clear()
         change_first(output, lambda tensor: kept.append(tensor) or tensor)
@@ -182,7 +186,7 @@ def _without_residual(stage: Stage, call: Seen, child: Seen) -> Callable[[], Any
     def planted() -> Iterator[None]:
         kept: list[Any] = []
 
-        def run(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(forward: Any, /, *args: Any, **kwargs: Any) -> Any:
             output = forward(*args, **kwargs)
             return change_first(output, lambda tensor: kept[0] if kept else tensor)[0]
 

@@ -75,7 +75,7 @@ def _biases(module: Any, name: str, tensor: Any) -> bool:
 
 
 def _variances(module: Any, name: str, tensor: Any) -> bool:
-    return name in ("running_var", "_variance")
+    return name in ("running_var", "_variance") and not module.training
 
 
 def _kind(

@@ -70,7 +70,7 @@ class Partners:
             return False
         marks, size = _marks(call.outputs[0]), call.outputs[0].size
         ours = sum(_close(marks, other) for other in self._ours[size])
-        return ours > sum(_close(marks, other) for other in self._nested[size])
+        return ours > max(1, sum(_close(marks, other) for other in self._nested[size]))
 
     def _look(self, path: str) -> bool:
         call = self._first.get(path)

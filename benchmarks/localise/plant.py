@@ -42,7 +42,7 @@ def fed(caller: Any, holder: Any, name: str, run: Run) -> Iterator[None]:
     The child and its hooks stay as they are, and see what the stand-in hands on: the caller's code is wrong.
     """
 
-    def call(forward: Run, *args: Any, **kwargs: Any) -> Any:
+    def call(forward: Run, /, *args: Any, **kwargs: Any) -> Any:
         children = children_of(holder)
         child = children[name]
         children[name] = _stand_in(child, run)
@@ -89,6 +89,8 @@ def functions(places: Sequence[tuple[Any, str]], run: Run) -> Iterator[None]:
     def other(function: Run) -> Run:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if not args:  # the one thing it works on may come by name
+                args = tuple(kwargs.pop(name) for name in ("x", "input", "query") if name in kwargs)
             return run(function, *args, **kwargs)
 
         return call
@@ -107,7 +109,7 @@ def functions_in(module: Any, places: Sequence[tuple[Any, str]], run: Run) -> It
     """The same, but only while the module's code runs; of nested functions the outermost is changed."""
     inside = False
 
-    def once(function: Run, *args: Any, **kwargs: Any) -> Any:
+    def once(function: Run, /, *args: Any, **kwargs: Any) -> Any:
         nonlocal inside
         if inside:
             return function(*args, **kwargs)
@@ -117,7 +119,7 @@ def functions_in(module: Any, places: Sequence[tuple[Any, str]], run: Run) -> It
         finally:
             inside = False
 
-    def call(forward: Run, *args: Any, **kwargs: Any) -> Any:
+    def call(forward: Run, /, *args: Any, **kwargs: Any) -> Any:
         with functions(places, once):
             return forward(*args, **kwargs)
 
