@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,9 @@ def twice(child: Any, /, *args: Any, **kwargs: Any) -> Any:
     return child(output, *args[1:], **kwargs) if args else output
 
 
-def _kind(name: str, run: plant.Run, wanted: Wanted, causes: tuple[str, ...] = (), **more: Any) -> Kind:
+def _kind(
+    name: str, run: plant.Run, wanted: Wanted, causes: tuple[str, ...] = (), own_output: bool = False, **more: Any
+) -> Kind:
     def places(stage: Stage) -> Iterator[Bug]:
         calls = stage.first_calls()
         for place, call in enumerate(calls):
@@ -91,7 +94,7 @@ def _kind(name: str, run: plant.Run, wanted: Wanted, causes: tuple[str, ...] = (
                 place=call.caller,
                 expected=stage.expected(call.caller),
                 plant=_planting(stage, call, run),
-                watched=call.path if more.get("watch") == "input" else call.caller,
+                watched=call.caller if own_output else call.path,
                 causes=causes,
                 depth=place / len(calls),
                 **more,
@@ -104,6 +107,31 @@ def _planting(stage: Stage, call: Seen, run: plant.Run) -> Callable[[], Any]:
     above, _, name = call.path.rpartition(".")
     assert call.caller is not None
     return lambda: plant.fed(stage.modules[call.caller or ""], stage.modules[above], name, run)
+
+
+def _mask(name: str, change: Callable[[Any], Any]) -> Kind:
+    """A wrong mask is the fault of who made it. Where base's is of another make (no mask, or one of True), the numbers
+    cannot be held against each other, and the module that puts it on its scores is a right answer as well."""
+
+    def places(stage: Stage) -> Iterator[Bug]:
+        for bug in _kind(name, _masking(change), with_mask, ("mask",))(stage):
+            call = next(one for one in stage.calls if one.path == bug.watched)
+            mask = next((values for values in call.inputs if _is_mask(values)), None)
+            if mask is not None and not stage.partners.given(mask):
+                user = next((path for path in _scoring(stage) if (path + ".").startswith(call.path + ".")), None)
+                if user is not None:
+                    bug = replace(bug, expected=tuple(dict.fromkeys((*bug.expected, *stage.expected(user)))))
+            yield bug
+
+    return places
+
+
+def _scoring(stage: Stage) -> list[str]:
+    """Modules whose own code turns scores into weights, in order."""
+    from benchmarks.localise.in_functions import users
+
+    found = {**users(stage)["softmax"], **users(stage)["attention"]}
+    return [call.path for call in stage.first_calls() if call.path in found]
 
 
 # ------------------------------------------------------------------ residuals
@@ -228,10 +256,10 @@ KINDS: tuple[Kind, ...] = (
         watch="input",
         floor=5e-4,
     ),
-    _kind("mask: ignored", _masking(lambda mask: mask * 0.0), with_mask, ("mask",), watch="input"),
-    _kind("mask: off by one", _masking(_off_by_one), with_mask, ("mask",), watch="input"),
-    _kind("own code: a child left out", left_out, same_shape),
-    _kind("own code: a child called twice", twice, same_shape),
+    _mask("mask: ignored", lambda mask: mask * 0.0),
+    _mask("mask: off by one", _off_by_one),
+    _kind("own code: a child left out", left_out, same_shape, own_output=True),
+    _kind("own code: a child called twice", twice, same_shape, own_output=True),
     residual_at_end,
     residual_between,
 )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import paddle
 import torch
 
 from benchmarks.localise.bug import Bug, Kind
-from benchmarks.localise.either import is_torch, tensors_in
+from benchmarks.localise.either import is_torch, like, tensors_in
 from benchmarks.localise.stage import Stage
 
 
-def sgd(model: Any, lr: float = 0.1, momentum: float = 0.0, decay: float = 0.0) -> Any:
+def sgd(model: Any, lr: float = 0.02, momentum: float = 0.0, decay: float = 0.0) -> Any:
     if is_torch(model):
         return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
     kept = {"parameters": _trained(model), "weight_decay": decay or None}
@@ -39,7 +41,7 @@ Make = Callable[[Any], Any]
 
 def _optimizer(what: str, right: Make, wrong: Make, steps: int = 1) -> Kind:
     def options(stage: Stage, raw: Make) -> Mapping[str, Any]:
-        return {"optimizers": (right(stage.base), raw(stage.raw)), "steps": steps}
+        return {"optimizers": (right(stage.base), raw(stage.raw)), "steps": steps, "loss": _projection}
 
     def places(stage: Stage) -> Iterator[Bug]:
         if stage.source.phase == "both":
@@ -57,6 +59,13 @@ def _optimizer(what: str, right: Make, wrong: Make, steps: int = 1) -> Kind:
             )
 
     return places
+
+
+def _projection(output: Any) -> Any:
+    """Along a direction of chance: its gradients are everywhere well above rounding."""
+    first = next(iter(tensors_in(output)))
+    direction = np.random.default_rng(2).standard_normal(tuple(first.shape))
+    return (first * like(direction, first)).sum() / math.sqrt(direction.size)
 
 
 def _mean(output: Any) -> Any:
@@ -90,7 +99,7 @@ def _loss(what: str, right: Callable[[Any], Any], wrong: Callable[[Any], Any], c
 
 
 KINDS: tuple[Kind, ...] = (
-    _optimizer("lr", sgd, partial(sgd, lr=0.15)),
+    _optimizer("lr", sgd, partial(sgd, lr=0.03)),
     _optimizer("decay missing", partial(sgd, decay=0.1), sgd),
     _optimizer("momentum", partial(sgd, momentum=0.9), partial(sgd, momentum=0.8), steps=3),
     _optimizer("eps", adam, partial(adam, eps=1e-2)),

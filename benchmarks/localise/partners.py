@@ -28,15 +28,17 @@ class Partners:
         self._known: dict[str, bool] = {"": True}
         self._plain: dict[int, list[np.ndarray]] = defaultdict(list)
         self._through: dict[int, list[np.ndarray]] = defaultdict(list)
-        self._nested: dict[int, list[np.ndarray]] = defaultdict(list)
-        self._ours: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._theirs: dict[tuple[int, bool], list[np.ndarray]] = defaultdict(list)
+        self._ours: dict[tuple[int, bool], list[np.ndarray]] = defaultdict(list)
         self._wrapped: dict[str, bool] = {}
-        for call in self._first.values():
-            if call.outputs and not call.passes_through:
-                self._add(self._ours, call.outputs[0])
+        self._given: dict[int, list[np.ndarray]] = defaultdict(list)
+        for table, calls in ((self._ours, self._first.values()), (self._theirs, base)):
+            for call in calls:
+                if call.outputs:
+                    table[call.outputs[0].size, call.passes_through].append(_marks(call.outputs[0]))
         for call in base:
-            if call.outputs and not call.passes_through:
-                self._add(self._nested, call.outputs[0])
+            for given in call.inputs:
+                self._add(self._given, given)
             for output in call.outputs:
                 self._add(self._through if call.passes_through else self._plain, output)
             for part in _parts(call):
@@ -66,11 +68,22 @@ class Partners:
 
     def _count(self, path: str) -> bool:
         call = self._first.get(path)
-        if call is None or not call.outputs or call.passes_through:
+        if call is None or not call.outputs:
             return False
-        marks, size = _marks(call.outputs[0]), call.outputs[0].size
-        ours = sum(_close(marks, other) for other in self._ours[size])
-        return ours > max(1, sum(_close(marks, other) for other in self._nested[size]))
+        marks, key = _marks(call.outputs[0]), (call.outputs[0].size, call.passes_through)
+        ours = sum(_close(marks, other) for other in self._ours[key])
+        return ours > max(1, sum(_close(marks, other) for other in self._theirs[key]))
+
+    def given(self, values: np.ndarray) -> bool:
+        """Whether a call of base is given these numbers."""
+        return any(_close(_marks(values), other) for other in self._given[values.size])
+
+    def visible(self, path: str) -> str:
+        """The module, or the nearest around it, that base has too."""
+        around: str | None = path
+        while around is not None and not self.has(around):
+            around = self.caller(around)
+        return around or ""
 
     def _look(self, path: str) -> bool:
         call = self._first.get(path)

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from benchmarks.localise.either import (
 )
 from benchmarks.localise.judge import Judgement, judged
 from benchmarks.localise.stage import NotClean, Source, Stage, arguments, quiet, staged
-from benchmarks.localise.watch import distance
+from benchmarks.localise.watch import Seen, distance
 
 KINDS: tuple[Kind, ...] = (
     *in_weights.KINDS,
@@ -175,12 +175,16 @@ def _effect(stage: Stage, bug: Bug, seen: dict[str, Any]) -> float:
         return distance(clean, [array(tensor) for tensor in own.values() if not is_trained(tensor)])
     with bug.plant():
         after = stage.run_raw()
-    one = [call for call in seen["calls"] if call.path == path]
-    other = [call for call in after if call.path == path]
-    if not one or not other:
-        return float("inf")
-    tensors = ("inputs" if bug.watch == "input" else "outputs",) * 2
-    return distance(getattr(one[0], tensors[0]), getattr(other[0], tensors[1]))
+    if bug.watch == "input":
+        return _change(seen["calls"], after, path, "inputs")
+    # What base has nothing to hold against can be seen around it at best, and may be lost there: q and k by themselves.
+    return min(_change(seen["calls"], after, one, "outputs") for one in {path, stage.partners.visible(path)})
+
+
+def _change(before: list[Seen], after: list[Seen], path: str, what: Literal["inputs", "outputs"]) -> float:
+    one = next((call for call in before if call.path == path), None)
+    other = next((call for call in after if call.path == path), None)
+    return float("inf") if one is None or other is None else distance(getattr(one, what), getattr(other, what))
 
 
 def _gradients(stage: Stage) -> dict[str, np.ndarray | None]:

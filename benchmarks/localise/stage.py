@@ -66,11 +66,7 @@ class Stage:
         """Names by which a fault in this module may be called: its paths, and where base has nothing that returns
         the same, the nearest module around it for which base has."""
         places = list(self.aliases.get(id(self.modules[path]), (path,)))
-        around: str | None = path
-        while around is not None and not self.partners.has(around):
-            around = self.partners.caller(around)
-        if around is not None:
-            places.append(around)
+        places.append(self.partners.visible(path))
         caller = self.partners.caller(path)
         if caller is not None and self.partners.wrapped(path):
             places.append(caller)
