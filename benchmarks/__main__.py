@@ -1,4 +1,5 @@
-"""``python -m benchmarks [aligned] [growth] [tensors] [--repeat N] [--json FILE] [--toy]``"""
+"""``python -m benchmarks [aligned] [growth] [tensors] [--repeat N] [--json FILE] [--toy]``, and with options of their
+own ``python -m benchmarks localise`` and ``python -m benchmarks clean``."""
 
 from __future__ import annotations
 
@@ -22,15 +23,20 @@ from rich.table import Table
 from benchmarks.rows import Row
 
 NAMES = ("aligned", "growth", "tensors")
+COMMANDS = ("localise", "clean")
+"""Count instead of timing, and have options of their own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and given[0] in COMMANDS:
+        return int(importlib.import_module(f"benchmarks.{given[0]}.command").main(given[1:]))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What padiff costs.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"which to run: {', '.join(NAMES)}; all by default")
     parser.add_argument("--repeat", type=int, default=9, help="rounds of each measurement (default 9)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     parser.add_argument("--toy", action="store_true", help="smallest sizes: shows that it runs, measures nothing")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     for name in options.names:
         if name not in NAMES:
             parser.error(f"there is no benchmark {name!r}, only {', '.join(NAMES)}")
