@@ -24,6 +24,8 @@ class Feed:
     value: Array
     see: See | None = None
     """Told of the gradient that comes back to it."""
+    tracked: bool = False
+    """Whether gradients are followed from here on, also where the model had stopped following them."""
 
 
 class Feeder(Protocol):
@@ -89,7 +91,7 @@ class FeedingRecorder(Recorder):
             if tensor is None or id(tensor) in found:
                 continue
             see = None if feed.see is None else partial(self._seen, feed.see)
-            substitute = self._adapter.substitute(tensor, feed.value, see)
+            substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
             found[id(tensor)] = (tensor, substitute)
             self._kept += (tensor, substitute)
         return found

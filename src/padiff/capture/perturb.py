@@ -29,10 +29,11 @@ class Jitter:
         self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
         self._offset = 0
 
-    def __call__(self, array: Array, step: float | None = None) -> Array:
-        """The array with every finite number moved; integers stay."""
+    def __call__(self, array: Array, step: float | None = None, *, trained: bool = False) -> Array:
+        """The array with every finite number moved. Integers stay, and so does what holds whole numbers only, unless
+        it is ``trained``: masks and counts are exact."""
         own = _spacing(array.dtype)
-        if own == 0.0 or array.size == 0:
+        if own == 0.0 or array.size == 0 or (not trained and _whole(array)):
             return np.array(array)
         work = np.float64 if array.dtype.itemsize == 8 else np.float32
         self._offset = (self._offset + 7919) % _PERIOD
@@ -54,10 +55,11 @@ def perturbed(live: LiveTree, jitter: Jitter, steps: Mapping[str, float] | None 
     """
     adapter = live.adapter
     with ExitStack() as stack:
-        for path, tensor in (*live.parameters().items(), *live.buffers().items()):
+        parameters = live.parameters()
+        for path, tensor in (*parameters.items(), *live.buffers().items()):
             if not adapter.dtype(tensor).startswith(("float", "bfloat")):
                 continue
-            moved = jitter(adapter.to_numpy(tensor), (steps or {}).get(path))
+            moved = jitter(adapter.to_numpy(tensor), (steps or {}).get(path), trained=path in parameters)
             held = adapter.swap_elements(tensor, adapter.to_native(moved, like=live.model))
             stack.callback(adapter.swap_elements, tensor, held)
         yield
@@ -77,6 +79,17 @@ def perturbed_arguments(live: LiveTree, arguments: Arguments, jitter: Jitter) ->
         tuple(map_leaves(value, moved) for value in arguments.args),
         {name: map_leaves(value, moved) for name, value in arguments.kwargs.items()},
     )
+
+
+def _whole(array: Array) -> bool:
+    """Whether all numbers are whole; the first few usually tell."""
+    flat = array.reshape(-1)
+    for part in (flat[:64], flat):
+        with np.errstate(all="ignore"):
+            finite = part[np.abs(part) < _LARGEST].astype(np.float64)
+            if not np.array_equal(finite, np.rint(finite)):
+                return False
+    return True
 
 
 def _spacing(dtype: np.dtype[Any]) -> float:

@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from padiff.align import CallPairing, pair_slots
-from padiff.capture.feeding import Feed
+from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
+from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
 from padiff.engine.partners import Partners
 from padiff.records import (
@@ -138,8 +139,8 @@ class Other:
 
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]
-        unfinished = "norm" in (node.layer or node.kind).lower()
-        return not self._pairing.alike and (bool(node.children) or node.layer is None or unfinished)
+        unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
+        return not self._pairing.alike and (node.layer is None or unfinished)
 
 
 class LocalRun:
@@ -180,60 +181,84 @@ class LocalRun:
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
         self._met[call.index] = (base, call)
-        if base is None:
-            return {}
         feeds: dict[int, Feed] = {}
-        for one, other in self._slots(base.inputs, call.inputs, "input"):
+        for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
+            assert base is not None
             if other.tensor in feeds:
                 continue
-            beside = other is not call.inputs[0] and (self._loosely or not (one.tracked or other.tracked))
-            outcome, arranged = self._compare(
-                "forward", "input", base, call, one, other, "beside" if beside else "edge"
-            )
-            if arranged is None or not _same_family(arranged, other.value) or (beside and not outcome.agrees):
+            outcome, arranged = self._edge(base, call, one, other)
+            if arranged is None or not _same_family(arranged, other.value):
+                continue
+            if not outcome.agrees and other is not call.inputs[0] and self._besides(one, other):
                 continue
             if call.parent < 0 and not outcome.agrees:  # the caller's own choice, and for the caller to mend
                 self._lost = True
                 continue
-            see = None
-            if self._backward and one.tracked and other.tracked:
-                see = partial(self._contribution, base, call, one, other)
-            if self._forward:
-                feeds[other.tensor] = Feed(self._changed(arranged), see)
-            elif see is not None and not other.value.overwritten:
-                feeds[other.tensor] = Feed(other.value.numpy(), see)
+            self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
         return feeds
+
+    def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
+        """What the call would have been given."""
+        besides = other is not call.inputs[0] and self._besides(one, other)
+        found = self._compare("forward", "input", base, call, one, other, "beside" if besides else "edge")
+        if self._backward and one.tracked and not other.tracked and found[0].agrees:
+            self._cut(base, call, one, other, between=True)
+        return found
+
+    def _besides(self, one: Slot, other: Slot) -> bool:
+        """A mask, a table of positions: it may be written otherwise and say the same."""
+        return self._loosely or not (one.tracked or other.tracked)
 
     def hand_on(self, call: Call) -> Mapping[int, Feed]:
         forgiven = self._beside.forgiven(call)
         if forgiven is not None:
             self._doubtful = [fault for fault in self._doubtful if fault.raw.index != forgiven]
+        known = self._met.get(call.index, (None, call))[0] is not None
         self._children.setdefault(call.parent, []).append(call)
         base = self._beside.at_end(call)
         if base is None:
             return {}
+        self._met[call.index] = (base, call)
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
-        loose = self._beside.loose(base, call)
+        loose = self._beside.loose(base, call) and call.parent >= 0
+        misled = False
+        if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
+            given = self._slots(base.inputs[:1], call.inputs[:1], "input")
+            misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
         for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
             if other.tensor in feeds:
                 continue
-            doubtful = loose and call.parent >= 0
-            kind = "beside" if doubtful and place else "doubtful" if doubtful else "output"
+            kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
             outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
             if arranged is None or not _same_family(arranged, other.value):
                 self._lost = self._lost or (not outcome.agrees and kind == "output")
                 continue
-            if doubtful and not outcome.agrees:
+            if loose and not outcome.agrees:
                 continue
-            see = None
-            if self._backward and one.tracked and other.tracked:
-                see = partial(self._arrival, base, call, one, other)
-            if self._forward:
-                feeds[other.tensor] = Feed(self._changed(arranged), see)
-            elif see is not None and not other.value.overwritten:
-                feeds[other.tensor] = Feed(other.value.numpy(), see)
+            if self._backward and one.tracked and not other.tracked and outcome.agrees:
+                self._cut(base, call, one, other, between=False)
+            self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
         return feeds
+
+    def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
+        tracked = self._backward and one.tracked
+        if self._forward:
+            feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
+        elif tracked and not other.value.overwritten:
+            feeds[other.tensor] = Feed(other.value.numpy(), see, tracked)
+
+    def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
+        """Raw does not follow gradients where base does."""
+        if self._lost or not _floating(one.value):
+            return
+        role: Role = "input" if between else "output"
+        outcome = missing("raw stops following gradients here (no_grad, detach)")
+        comparison = self._comparison("backward", role, base, call, one, other, outcome)
+        place = self._around(call, other) if between else (base, call)
+        before = self._before(call) if between else None
+        after = call if between else None
+        self.faults.append(Fault("backward", *place, comparison, between=between, before=before, after=after))
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
         pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
@@ -289,7 +314,17 @@ class LocalRun:
         )
         if outcome.numbers is not None:
             self.gaps[key] = max(self.gaps.get(key, 0.0), outcome.numbers.rmse)
-        comparison = Comparison(
+        comparison = self._comparison(phase, role, base, call, one, other, outcome)
+        if outcome.agrees or kind != "beside":
+            self.comparisons.append(comparison)
+        if not outcome.agrees and (kind != "beside" or role == "input"):
+            self._accuse(phase, role, base, call, one, other, comparison, kind, arranged)
+        return outcome, arranged
+
+    def _comparison(
+        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
+    ) -> Comparison:
+        return Comparison(
             phase,
             self._reference.trace.step,
             role,
@@ -303,11 +338,6 @@ class LocalRun:
             call.index,
             other.tensor,
         )
-        if outcome.agrees or kind != "beside":
-            self.comparisons.append(comparison)
-        if not outcome.agrees and (kind != "beside" or role == "input"):
-            self._accuse(phase, role, base, call, one, other, comparison, kind, arranged)
-        return outcome, arranged
 
     def _key(self, phase: Phase, role: Role, base: Call, one: Slot) -> Key:
         return (phase, role, base.index if (phase, role) == ("backward", "input") else -1, one.tensor)
@@ -335,11 +365,8 @@ class LocalRun:
         if self._lost or (kind == "edge" and not _comparable(one.value, other.value)):
             return
         between = (phase, role) in (("forward", "input"), ("backward", "output"))
-        place = self._around(call) if between else (base, call)
-        before = None
-        if between:
-            inside = self._children.get(call.parent, [])
-            before = inside[-1] if inside else None
+        place = self._around(call, other) if between else (base, call)
+        before = self._before(call) if between else None
         fault = Fault(
             phase,
             place[0],
@@ -372,13 +399,21 @@ class LocalRun:
             index = self._met[index][1].parent
         return found
 
-    def _around(self, call: Call) -> tuple[Call, Call]:
-        """The innermost call around this one that has a partner, or the call itself if it is the model's."""
+    def _before(self, call: Call) -> Call | None:
+        """The child of the same parent that ended last before this one began."""
+        ended = [one for one in self._children.get(call.parent, []) if one.index < call.index]
+        return ended[-1] if ended else None
+
+    def _around(self, call: Call, slot: Slot) -> tuple[Call, Call]:
+        """Whose code hands this tensor to the call: the call around it, or one further out that passed it on."""
+        blamed: Call | None = None
         parent = call.parent
         while parent in self._met:
             base, raw = self._met[parent]
+            if blamed is None and not any(given.tensor == slot.tensor for given in raw.inputs):
+                blamed = raw
             if base is not None:
-                return base, raw
+                return base, blamed or raw
             parent = raw.parent
         own = self._met.get(call.index, (None, call))[0]
         return own or call, call
@@ -406,6 +441,10 @@ def _comparable(base: Value, raw: Value) -> bool:
 
 def _same_family(array: Array, raw: Value) -> bool:
     return array.shape == raw.shape and _kind(str(array.dtype)) == _kind(raw.dtype)
+
+
+def _floating(value: Value) -> bool:
+    return _kind(value.dtype) == "float"
 
 
 def _kind(dtype: str) -> str:

@@ -166,12 +166,14 @@ class PaddleAdapter:
 
         return _GradientHandle(tensor.register_hook(hook))
 
-    def substitute(self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None) -> Any:
+    def substitute(
+        self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
+    ) -> Any:
         native = self.to_native(value).astype(tensor.dtype)
         if str(native.place) != str(tensor.place):
             native = native.to(tensor.place)
         if tensor.stop_gradient or not paddle.is_grad_enabled():
-            native.stop_gradient = True
+            native.stop_gradient = not (tracked and native.is_floating_point())
             return native
         return _Substitute.apply(tensor, _Given(self, native, see))
 

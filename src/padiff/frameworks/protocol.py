@@ -126,10 +126,13 @@ class Adapter(Protocol):
         """Have ``callback`` called with the tensor's gradient in backward; None where it will have none."""
         ...
 
-    def substitute(self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None) -> Any:
+    def substitute(
+        self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
+    ) -> Any:
         """A tensor with the elements of ``value`` and the dtype, place and autograd history of ``tensor``.
 
-        In backward ``see`` is given the gradient that arrives, and may return another to be passed on.
+        In backward ``see`` is given the gradient that arrives, and may return another to be passed on. ``tracked``
+        asks for a tensor that takes a gradient even where ``tensor`` takes none.
         """
         ...
 

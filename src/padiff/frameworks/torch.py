@@ -177,10 +177,12 @@ class TorchAdapter:
         handle: Handle = tensor.register_hook(hook)
         return handle
 
-    def substitute(self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None) -> Any:
+    def substitute(
+        self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
+    ) -> Any:
         native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
         if not (tensor.requires_grad and torch.is_grad_enabled()):
-            return native
+            return native.requires_grad_(tracked and native.is_floating_point())
         return _Substitute.apply(tensor, _Given(self, native, see))
 
     def write(self, target: Any, source: Any) -> None:

@@ -111,7 +111,7 @@ class MinigradAdapter:
         tensor.watchers.append(watcher)
         return _Handle(lambda: tensor.watchers.remove(watcher))
 
-    def substitute(self, tensor: Any, value: Any, see: Any = None) -> Any:
+    def substitute(self, tensor: Any, value: Any, see: Any = None, *, tracked: bool = False) -> Any:
         def back(gradient: Any) -> tuple[Any]:
             other = None if see is None else see(minigrad.Tensor(gradient))
             return (gradient if other is None else other,)
