@@ -1,0 +1,109 @@
+"""The known causes as data, and the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from padiff.diagnose.causes import (
+    activations,
+    arithmetic,
+    attention,
+    layouts,
+    linear,
+    norms,
+    numerics,
+    randomness,
+    reductions,
+    rope,
+    settings,
+    training,
+    windows,
+)
+from padiff.diagnose.causes.trial import Trial
+from padiff.diagnose.scene import Scene
+from padiff.records import Cause
+
+Finder = Callable[[Trial], Iterator[Cause]]
+
+FIRST: tuple[Finder, ...] = (randomness.nondeterminism, settings.by_settings, numerics.nan_origin)
+"""Asked whatever the tensors look like."""
+
+MASKS: tuple[Finder, ...] = (attention.mask,)
+"""Asked also where tensors hold values that are not finite."""
+
+UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)
+"""Asked where the shapes differ."""
+
+ALIKE: tuple[Finder, ...] = (
+    training.no_gradient,
+    training.optimizer,
+    training.statistics,
+    training.loss,
+    arithmetic.scale,
+    arithmetic.bias,
+    arithmetic.residual,
+    arithmetic.another_residual,
+    arithmetic.channel_scale,
+    activations.activation,
+    activations.missing_activation,
+    activations.gate,
+    activations.clamp,
+    norms.norm,
+    linear.transposed_weight,
+    linear.weights_differ,
+    linear.untied,
+    linear.product_precision,
+    reductions.softmax_axis,
+    reductions.softmax_precision,
+    reductions.softmax_scale,
+    reductions.reduction,
+    rope.rope,
+    rope.rope_table,
+    rope.rope_apart,
+    attention.attention,
+    layouts.axes,
+    layouts.shifted,
+    layouts.rearranged,
+    layouts.heads_unmerged,
+    windows.interpolation,
+    windows.borders,
+    numerics.integers,
+    numerics.precision,
+    randomness.dropout,
+    arithmetic.operands,
+    arithmetic.branch_scale,
+    training.masked_gradient,
+    training.straight_gradient,
+)
+"""Asked where both tensors have one shape and are finite."""
+
+_MOST = 6
+
+
+def explain(scene: Scene) -> tuple[Cause, ...]:
+    """Causes that were tried and held, the most certain first; none where nothing known explains the difference."""
+    trial = Trial(scene)
+    found = [cause for finder in _asked(trial) for cause in finder(trial)]
+    kept: dict[str, Cause] = {}
+    for cause in sorted(found, key=lambda cause: -cause.confidence):
+        kept.setdefault(cause.name, cause)
+    return tuple(kept.values())[:_MOST]
+
+
+def _asked(trial: Trial) -> Iterator[Finder]:
+    yield from FIRST
+    if not trial.scene.expected.size or not trial.scene.found.size:
+        yield from (training.no_gradient,)
+        return
+    if not trial.same_shape:
+        if trial.finite:
+            yield from UNLIKE
+        return
+    yield from MASKS
+    plain = trial.finite and not np.iscomplexobj(trial.expected) and not np.iscomplexobj(trial.found)
+    if plain and trial.gap > 0 and trial.expected.ndim:
+        yield from ALIKE
+    elif plain and trial.gap > 0:
+        yield from (training.loss,)
