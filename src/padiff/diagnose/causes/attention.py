@@ -179,7 +179,7 @@ class _Bench:
         else:
             parted = tensor.reshape(count, len(tensor), each)
         if count == way.heads:
-            return parted
+            return np.asarray(parted)
         if way.heads % count:
             return None
         times = way.heads // count

@@ -36,6 +36,9 @@ MASKS: tuple[Finder, ...] = (attention.mask,)
 UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)
 """Asked where the shapes differ."""
 
+WHOLE: tuple[Finder, ...] = (numerics.integers, layouts.axes, layouts.shifted, layouts.rearranged)
+"""Asked where both tensors hold integers."""
+
 ALIKE: tuple[Finder, ...] = (
     training.no_gradient,
     training.optimizer,
@@ -102,6 +105,9 @@ def _asked(trial: Trial) -> Iterator[Finder]:
             yield from UNLIKE
         return
     yield from MASKS
+    if trial.scene.expected.dtype.kind in "iub" and trial.scene.found.dtype.kind in "iub":
+        yield from WHOLE
+        return
     plain = trial.finite and not np.iscomplexobj(trial.expected) and not np.iscomplexobj(trial.found)
     if plain and trial.gap > 0 and trial.expected.ndim:
         yield from ALIKE

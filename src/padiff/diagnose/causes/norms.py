@@ -81,7 +81,7 @@ def _best(
     apart = min(scored)[0]
     if apart > max(0.02 * float(np.abs(target).mean()), 3 * trial.gap):
         return None
-    kinds = [forms[i] for far, i in scored if far <= max(4 * apart, trial.gap)][:6]
+    kinds = [forms[i] for far, i in sorted(scored) if far <= max(4 * apart, trial.gap)][:6]
     options = [
         _Form(kind.axes, value, kind.centred, kind.less, kind.groups, kind.running, kind.affine)
         for kind in kinds

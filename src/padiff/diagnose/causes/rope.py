@@ -45,9 +45,9 @@ class Turning:
         return base_of(self.speeds())
 
 
-def base_of(speeds: Array) -> float | None:
+def base_of(speeds: Array, least: float = 1e-6) -> float | None:
     """``base`` where speeds are ``base ** (-k / count)``, as they are in rotary positions."""
-    live = speeds > 1e-6
+    live = speeds > least
     if live.sum() < 2 or abs(float(speeds[0]) - 1) > 1e-2:
         return None
     k = np.arange(len(speeds))[live]
@@ -182,7 +182,8 @@ def _table(rows: Array) -> _Table | None:
         ):
             if np.abs(one - other).max() > 1e-5:
                 continue
-            base = base_of(np.asarray(inverse(np.clip(one[1], -1, 1))))
+            # A cosine close to one says little of its angle.
+            base = base_of(np.asarray(inverse(np.clip(one[1], -1, 1))), 0.05 if function == "cosine" else 1e-6)
             if base is None:
                 continue
             speeds = base ** (-np.arange(half) / half)

@@ -15,7 +15,6 @@ def borders(trial: Trial) -> Iterator[Cause]:
     expected, found = trial.expected, trial.found
     if expected.ndim < 3:
         return
-    apart = expected != found
     spatial = [axis for axis in range(2, expected.ndim) if expected.shape[axis] >= 5]
     if not spatial:
         return
@@ -27,10 +26,21 @@ def borders(trial: Trial) -> Iterator[Cause]:
         if inner == (slice(None),) * expected.ndim or not trial.agree(expected[inner], found[inner]):
             continue
         inside, outside = gap(expected[inner], found[inner]), trial.gap
-        if inside > 0.05 * outside or not apart.any():
+        if inside > 0.05 * outside or not _whole_edge(trial, spatial, width):
             continue
         yield _named_border(trial, width)
         return
+
+
+def _whole_edge(trial: Trial, spatial: list[int], width: int) -> bool:
+    """Whether most of one edge differs, and not an element or two that happen to lie there."""
+    apart = np.abs(trial.expected - trial.found) > 1e-2 * trial.gap
+    for axis in spatial:
+        for edge in (slice(0, width), slice(-width, None)):
+            here = np.moveaxis(apart, axis, 0)[edge]
+            if here.size >= 8 and here.mean() > 0.4 / width:
+                return True
+    return False
 
 
 def _named_border(trial: Trial, width: int) -> Cause:
