@@ -53,7 +53,7 @@ def bias(trial: Trial) -> Iterator[Cause]:
         return
     for axis in range(apart.ndim):
         others = tuple(other for other in range(apart.ndim) if other != axis)
-        if not others or apart.size < 2 * apart.shape[axis]:
+        if not others or apart.size < 4 * apart.shape[axis]:
             continue
         vector = apart.mean(axis=others)
         shape = [1] * apart.ndim

@@ -48,23 +48,29 @@ def _products(trial: Trial, right: Array, wrong: Array) -> bool:
 
 def weights_differ(trial: Trial) -> Iterator[Cause]:
     """A weight of raw does not hold what base's holds."""
+    if trial.scene.phase in ("weight", "buffer"):
+        return
     for name, weight in trial.raw_weights.items():
         own = trial.base_weights.get(name)
         if own is None or own.size != weight.size or not own.size:
             continue
         aligned = _oriented(own, weight)
+        if aligned is None:
+            continue
         if gap(aligned, weight) <= _CLOSE * max(rms(aligned), 1e-30):
             continue
         yield _named_weight(trial, name, aligned, weight)
         return
 
 
-def _oriented(own: Array, weight: Array) -> Array:
-    """Base's weight in raw's layout: as it is, or turned where that comes closer."""
-    ways = [own.reshape(weight.shape)] if own.shape == weight.shape or own.ndim != 2 else []
+def _oriented(own: Array, weight: Array) -> Array | None:
+    """Base's weight in raw's layout: as it is, or turned where that comes closer; None where that is not known."""
+    ways = [own] if own.shape == weight.shape else []
     if own.ndim == 2 and own.T.shape == weight.shape:
         ways.append(own.T)
-    return min(ways or [own.reshape(weight.shape)], key=lambda way: gap(way, weight))
+    if min(own.ndim, weight.ndim) == 1:
+        ways.append(own.reshape(weight.shape))
+    return min(ways, key=lambda way: gap(way, weight)) if ways else None
 
 
 def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
@@ -72,13 +78,16 @@ def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
         for other, tensor in weights.items():
             if tensor.size == weight.size and tensor.size > 1:
                 theirs = _oriented(tensor.astype(np.float64), weight)
-                if gap(theirs, weight) <= _CLOSE * max(rms(theirs), 1e-30):
+                if theirs is not None and gap(theirs, weight) <= _CLOSE * max(rms(theirs), 1e-30):
                     text = f"raw's {name} holds what base has in {path}.{other}"
                     return Cause("swapped weights", text, 0.95)
     ties = trial.scene.base_ties.get(name, ())
     if ties and not trial.scene.raw_ties.get(name, ()):
         text = f"base's {name} is the same tensor as {', '.join(ties)}; raw's is one of its own with other values"
         return Cause("tied weights", text, 0.95)
+    for kind in ("bfloat16", "float16"):
+        if gap(rounded(own, kind), weight) <= _CLOSE * rms(weight):
+            return Cause("precision", f"raw's {name} is base's rounded to {kind}", 0.92)
     bases = [_geometric(tensor) for tensor in (own, weight)]
     if bases[0] and bases[1] and abs(bases[0] / bases[1] - 1) > 1e-4:
         text = f"the angles of raw's {name} have base {bases[1]:.6g}, those of base's {bases[0]:.6g}"

@@ -51,7 +51,7 @@ def by_settings(trial: Trial) -> Iterator[Cause]:
     differing = differing_settings(scene.base_settings, scene.raw_settings)[:_MOST_TRIED]
     alone = False
     for name, base, raw in differing:
-        if _helps(trial, scene.retry({name: base})):
+        if _helps(trial, _again(trial, {name: base})):
             alone = True
             yield Cause(
                 _NAMES.get(name, name), f"{_beside(name, base, raw)}; with base's value the outputs agree", 0.97
@@ -59,11 +59,11 @@ def by_settings(trial: Trial) -> Iterator[Cause]:
     if alone or len(differing) < 2:
         return
     needed = {name: base for name, base, _ in differing}
-    if not _helps(trial, scene.retry(needed)):
+    if not _helps(trial, _again(trial, needed)):
         return
     for name in list(needed):
         fewer = {other: value for other, value in needed.items() if other != name}
-        if _helps(trial, scene.retry(fewer)):
+        if _helps(trial, _again(trial, fewer)):
             needed = fewer
     told = "; ".join(_beside(name, base, raw) for name, base, raw in differing if name in needed)
     names = " and ".join(_NAMES.get(name, name) for name in needed)
@@ -72,6 +72,14 @@ def by_settings(trial: Trial) -> Iterator[Cause]:
 
 def _beside(name: str, base: Any, raw: Any) -> str:
     return f"{name} is {raw!r} in raw and {base!r} in base"
+
+
+def _again(trial: Trial, changes: Mapping[str, Any]) -> Array | None:
+    """Raw's tensor with other settings; a module that cannot run with them tells nothing."""
+    try:
+        return trial.scene.retry(changes)
+    except Exception:
+        return None
 
 
 def _helps(trial: Trial, again: Array | None) -> bool:

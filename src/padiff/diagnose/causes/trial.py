@@ -35,12 +35,13 @@ class Trial:
 
     def cut(self, array: Array) -> Array:
         """The stretch of another tensor that belongs to the stretch looked at."""
-        shape = self.scene.expected.shape
-        places = [
-            place if axis < array.ndim - 1 and array.shape[axis] == shape[axis] else slice(None)
-            for axis, place in enumerate(self._cut)
-        ]
+        places = [place if self._shared(axis, array.shape) else slice(None) for axis, place in enumerate(self._cut)]
         return array[tuple(places[: array.ndim])]
+
+    def _shared(self, axis: int, shape: tuple[int, ...]) -> bool:
+        """Whether another tensor has this axis too, its last one only if it has all of them."""
+        own = self.scene.expected.shape
+        return axis < len(shape) and shape[axis] == own[axis] and (axis < len(shape) - 1 or shape == own)
 
     @cached_property
     def at_hand(self) -> dict[str, Array]:
@@ -71,7 +72,7 @@ class Trial:
         found: dict[str, Array] = {}
         shape = self.expected.shape
         for name, tensor in (self.at_hand | self.base_weights).items():
-            if tensor.size < self.expected.size and np.isfinite(tensor).all():
+            if 1 < tensor.size < self.expected.size and np.isfinite(tensor).all() and float(tensor.std()) > 0:
                 fitting = (_broadcast(view, shape) for view in (tensor, _as_channels(tensor, len(shape))))
                 view = next((view for view in fitting if view is not None), None)
                 if view is not None:
@@ -223,23 +224,32 @@ def _window(expected: Array, found: Array) -> tuple[slice, ...]:
     """The stretch of the leading axes to look at: small enough, and around where the two differ most."""
     places: list[slice] = []
     one, other = expected, found
-    for axis in range(expected.ndim - 1):
-        if one.size <= _MOST:
+    for axis in range(expected.ndim):
+        last = axis == expected.ndim - 1
+        if one.size <= (4 * _MOST if last and axis else _MOST):  # the last axis is cut only where it must be
             break
         keep = max(1, one.shape[axis] * _MOST // one.size)
-        apart = [_most_apart(one, other, axis, index) for index in range(one.shape[axis])]
-        start = min(max(0, int(np.argmax(apart)) - keep // 2), one.shape[axis] - keep)
+        start = min(max(0, _most_apart(one, other, axis) - keep // 2), one.shape[axis] - keep)
         places.append(slice(start, start + keep))
         here = (*(slice(None),) * axis, places[-1])
         one, other = one[here], other[here]
     return tuple(places)
 
 
-def _most_apart(one: Array, other: Array, axis: int, index: int) -> float:
-    a, b = (np.take(t, index, axis=axis).ravel() for t in (one, other))
-    with np.errstate(all="ignore"):
-        apart = np.abs(a.astype(np.float32) - b.astype(np.float32))
-    return float(np.nan_to_num(apart, nan=3e38, posinf=3e38).max(initial=0.0))
+def _most_apart(one: Array, other: Array, axis: int) -> int:
+    """Where along an axis the two differ most."""
+    others = tuple(a for a in range(one.ndim) if a != axis)
+    count = max(1, one.shape[axis] * _MOST // one.size)
+    best, place = -1.0, 0
+    for start in range(0, one.shape[axis], count):
+        here = (*(slice(None),) * axis, slice(start, start + count))
+        a, b = (t[here].astype(np.float32) for t in (one, other))
+        apart = np.nan_to_num(np.abs(a - b), nan=3e38, posinf=3e38)
+        most = apart.max(axis=others) if others else apart
+        index = int(np.argmax(most))
+        if float(most[index]) > best:
+            best, place = float(most[index]), start + index
+    return place
 
 
 def _pieces(tensor: Array, size: int) -> Iterator[tuple[str, Array]]:
