@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from padiff.diagnose.causes import differing_settings, explain
-from padiff.diagnose.causes.explain import ALIKE, FIRST, MASKS, UNLIKE, WHOLE
+from padiff.diagnose.causes.explain import ALIKE, FIRST, MASKS, STEP, UNLIKE, WHOLE
 from padiff.diagnose.causes.functions import erf
 from padiff.diagnose.causes.trial import Trial
 from padiff.records import Cause
@@ -42,7 +42,7 @@ def test_agreeing_tensors_have_no_cause(name: str) -> None:
 
 
 def test_every_finder_is_used_by_some_fault() -> None:
-    assert len({*FIRST, *MASKS, *UNLIKE, *WHOLE, *ALIKE}) >= 40
+    assert len({*FIRST, *MASKS, *UNLIKE, *WHOLE, *STEP, *ALIKE}) >= 40
 
 
 def first(fields: dict[str, Any]) -> Cause:
