@@ -14,6 +14,8 @@ from padiff.records import Array, Cause
 _CLOSE = 1e-6
 _WORK = 1 << 31
 """Multiplications that a product may cost."""
+_COLUMNS = 64
+"""Columns of a product that are enough to tell in which type it was computed."""
 
 
 def transposed_weight(trial: Trial) -> Iterator[Cause]:
@@ -23,6 +25,8 @@ def transposed_weight(trial: Trial) -> Iterator[Cause]:
         if weight.ndim != 2 or weight.shape[0] != weight.shape[1] or own is None:
             continue
         for source, x in _inputs(trial, weight.shape[0]):
+            if not _reached(trial, x, weight):
+                continue
             ways = (x @ weight, x @ weight.T)
             for wrong, right in (ways, ways[::-1]):
                 if _products(trial, right, wrong):
@@ -36,6 +40,22 @@ def _inputs(trial: Trial, width: int) -> Iterator[tuple[str, Array]]:
         rows = tensor.size // max(width, 1)
         if tensor.ndim and tensor.shape[-1] == width and rows * width * width <= _WORK and np.isfinite(tensor).all():
             yield name, tensor
+
+
+def _reached(trial: Trial, x: Array, weight: Array) -> bool:
+    """A first look at few rows: whether either product moves as raw's values do, whatever is added to them."""
+    width = weight.shape[0]
+    if trial.found.shape != x.shape:
+        return False
+    rows, found = (t.reshape(-1, width)[:32] for t in (x, trial.found))
+    if len(rows) < 3:
+        return True
+    found = found - found.mean(axis=0)
+    for way in (weight, weight.T):
+        made = rows @ way
+        if gap(found, made - made.mean(axis=0)) <= 0.1 * rms(found):
+            return True
+    return False
 
 
 def _products(trial: Trial, right: Array, wrong: Array) -> bool:
@@ -70,7 +90,8 @@ def _oriented(own: Array, weight: Array) -> Array | None:
         ways.append(own.T)
     if min(own.ndim, weight.ndim) == 1:
         ways.append(own.reshape(weight.shape))
-    return min(ways, key=lambda way: gap(way, weight)) if ways else None
+    corner = (slice(0, 64),) * weight.ndim
+    return min(ways, key=lambda way: gap(way[corner], weight[corner])) if ways else None
 
 
 def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
@@ -130,15 +151,16 @@ def product_precision(trial: Trial) -> Iterator[Cause]:
     weight = next((w for n, w in trial.base_weights.items() if w.ndim == 2 and n == "weight"), None)
     if weight is None or trial.expected.ndim < 1:
         return
-    rows = max(1, min(512, _WORK // max(1, weight.size)))
+    rows = 256
     for name, x in trial.at_hand.items():
         for turned in (weight.T, weight):
             if not x.ndim or x.shape[-1] != turned.shape[0] or (*x.shape[:-1], turned.shape[1]) != trial.expected.shape:
                 continue
             width = turned.shape[1]
             x_rows = x.reshape(-1, x.shape[-1])[:rows]
-            base, raw = (t.reshape(-1, width)[:rows] for t in (trial.expected, trial.found))
-            bias = next((b for b in trial.base_weights.values() if b.shape == (width,)), np.zeros(width))
+            base, raw = (t.reshape(-1, width)[:rows, :_COLUMNS] for t in (trial.expected, trial.found))
+            bias = next((b for b in trial.base_weights.values() if b.shape == (width,)), np.zeros(width))[:_COLUMNS]
+            turned = turned[:, :_COLUMNS]
             before = gap(base, raw)
             if gap(base, x_rows @ turned + bias) > 0.3 * before:
                 continue

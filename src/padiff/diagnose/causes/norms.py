@@ -43,6 +43,8 @@ def norm(trial: Trial) -> Iterator[Cause]:
         return
     eps = tuple(dict.fromkeys([*trial.numbers("eps"), *_EPS]))
     for name, x in trial.like.items():
+        if not _related(x, trial.expected):
+            continue
         right = _best(trial, x, trial.expected, trial.base_weights, eps, None)
         if right is None:
             continue
@@ -53,6 +55,19 @@ def norm(trial: Trial) -> Iterator[Cause]:
         if trial.models(_normalised(trial, x, right, trial.base_weights), _normalised(trial, x, wrong, weights)):
             yield Cause(_name(right, wrong), f"base normalises {name} {right.told()}; raw {wrong.told()}", 0.94)
             return
+
+
+def _related(x: Array, y: Array) -> bool:
+    """Whether each channel of the one goes up and down with that of the other; most tensors at hand don't."""
+    for axis in dict.fromkeys((x.ndim - 1, 1)):
+        one, other = (np.moveaxis(t, axis, -1).reshape(-1, t.shape[axis])[:512, :64] for t in (x, y))
+        if len(one) < 64:
+            return True
+        one, other = one - one.mean(axis=0), other - other.mean(axis=0)
+        size = np.sqrt((one**2).sum(axis=0) * (other**2).sum(axis=0))
+        if float(np.mean(np.abs((one * other).sum(axis=0)) / np.maximum(size, 1e-300))) > 0.25:
+            return True
+    return False
 
 
 def _name(right: _Form, wrong: _Form) -> str:
