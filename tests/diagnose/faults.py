@@ -628,6 +628,19 @@ def dropout_active(rng: Rng) -> dict[str, Any]:
     return plus(rng, e, np.where(rng.random(e.shape) < p, 0.0, e / (1 - p)), given={"x": e})
 
 
+@fault("zeroed")
+def tokens_zeroed(rng: Rng) -> dict[str, Any]:
+    e = rng.normal(size=(4, 12, 16))
+    return plus(rng, e, np.where(np.arange(12)[:, None] > 8, 0.0, e))
+
+
+@fault("dropout")
+def dropout_unscaled(rng: Rng) -> dict[str, Any]:
+    e = rng.normal(size=(4, 12, 16))
+    settings = {"base_settings": {"p": 0.3}, "raw_settings": {"p": 0.3}}
+    return plus(rng, e, np.where(rng.random(e.shape) < 0.3, 0.0, e), **settings)
+
+
 @fault("dropout")
 def dropout_scaled(rng: Rng) -> dict[str, Any]:
     e = rng.normal(size=shape(rng))
@@ -726,6 +739,27 @@ def gradient_clipped(rng: Rng) -> dict[str, Any]:
 def gradient_of_a_branch(rng: Rng) -> dict[str, Any]:
     g, f = rng.normal(size=(2, 8, 16))
     return {"expected": f + g, "found": f, "phase": "backward", "role": "input", "gradients": {"": g}}
+
+
+@fault("masked gradient")
+def gradient_masked(rng: Rng) -> dict[str, Any]:
+    e = rng.normal(size=(8, 16))
+    f = np.where(np.arange(8)[:, None] < 3, 0.0, e)
+    return {"expected": e, "found": f, "phase": "gradient", "role": "parameter"}
+
+
+@fault("straight-through gradient")
+def gradient_straight(rng: Rng) -> dict[str, Any]:
+    g, x = rng.normal(size=(2, 8, 16))
+    fields = {"phase": "backward", "role": "input", "gradients": {"": g}}
+    return {"expected": g * (1 - np.tanh(x) ** 2), "found": g.astype(np.float32)} | fields
+
+
+@fault("tied weights")
+def gradient_untied(rng: Rng) -> dict[str, Any]:
+    e, f = rng.normal(size=(2, 8, 16))
+    fields = {"phase": "gradient", "role": "parameter", "base_ties": {"weight": ("embed.weight",)}}
+    return {"expected": e + f, "found": f} | fields
 
 
 def _step(rng: Rng, right: Any, wrong: Any, **fields: Any) -> dict[str, Any]:

@@ -44,7 +44,13 @@ def dropout(trial: Trial) -> Iterator[Cause]:
     side, p = ("raw", share[0]) if share[0] > share[1] else ("base", share[1])
     scaled = ratio if side == "raw" else 1 / ratio
     upscaled = abs(scaled * (1 - p) - 1) < 0.2  # of whole channels or samples there may be few
-    if not (upscaled or abs(scaled - 1) < 1e-5):
+    if abs(scaled - 1) < 1e-5:
+        known = any(abs(p - one) < 0.1 for one in trial.numbers("p", "dropout"))
+        if not known and trial.scene.phase == "forward":  # without scaling it could be any mask
+            yield Cause("zeroed", f"{p:.1%} of the values are zero in {side} only, the others agree", 0.8)
+        if not known:
+            return
+    elif not upscaled:
         return
     text = f"{p:.1%} of {side}'s values are zero where the other side's are not, the others are"
     yield Cause("dropout", f"{text} that side's times {told(trial, scaled)}", 0.9)
