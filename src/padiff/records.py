@@ -449,6 +449,10 @@ class Cause(PlainData):
 
     name: str
     evidence: str
+    confidence: float = 1.0
+    """How sure it is, from 0 to 1."""
+    tested: bool = True
+    """The comparison was tried again under this hypothesis, and held. False: only a pattern that fits."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.evidence}"

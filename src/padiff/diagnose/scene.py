@@ -44,3 +44,16 @@ class Scene:
     cannot be done."""
     repeats: Callable[[], bool] = lambda: True
     """Whether base's module returns the same when it runs again on the same inputs."""
+    tensor: str = ""
+    """Name of a parameter or buffer (``weight``, ``running_var``), or of a slot."""
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+    """Backward and gradient: gradients of what the module returned, which agree, by slot; base's values."""
+    before: Array | None = None
+    """Weight and buffer: what the tensor held before the step, on both sides."""
+    gradient: Array | None = None
+    """Weight: the parameter's gradient in that step, on both sides; settings are the optimizers' then."""
+    siblings: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    """Weights of other modules of base like this one, by path and name, in base's layout."""
+    base_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    raw_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of a weight of this module to the other paths under which the same tensor is known."""

@@ -67,6 +67,21 @@ class Adapter(Protocol):
         """The function whose signature says what the model may be called with."""
         ...
 
+    # What a module was built with. An adapter may leave these out: its modules' attributes speak for themselves then,
+    # as ``padiff.frameworks.settings`` reads them.
+
+    def settings(self, module: Any) -> dict[str, Any]:
+        """Plain settings (numbers, strings, tuples of them) under the names all frameworks share: ``eps``, ``p``."""
+        ...
+
+    def changed_settings(self, module: Any, changes: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Inside, the module has other settings, given under the shared names and in the shared conventions."""
+        ...
+
+    def optimizer_settings(self, optimizer: Any) -> dict[str, Any]:
+        """Plain settings of an optimizer under shared names (``lr``, ``weight_decay``, ``beta1``), and its kind."""
+        ...
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]: ...

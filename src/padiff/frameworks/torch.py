@@ -19,6 +19,7 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
+from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -33,6 +34,17 @@ _TO_TORCH_BITS = {
     np.dtype(numpy_type): (np.dtype(f"int{np.dtype(numpy_type).itemsize * 8}"), torch_type)
     for torch_type, (_, numpy_type) in _BIT_VIEWS.items()
 }
+
+
+def _derived(module: Any) -> dict[str, Any]:
+    """A convolution keeps its padding a second time, in the form that padding functions take."""
+    own = vars(module)
+    if "_reversed_padding_repeated_twice" not in own or not isinstance(own.get("padding"), tuple):
+        return {}
+    return {"_reversed_padding_repeated_twice": twice(module.padding)}
+
+
+_CONVENTIONS = Conventions(frozenset(vars(torch.nn.Module())), "torch", refresh=_derived)
 
 
 class TorchAdapter:
@@ -79,6 +91,20 @@ class TorchAdapter:
 
     def forward_signature(self, model: Any) -> Callable[..., Any]:
         return model.forward
+
+    def settings(self, module: Any) -> dict[str, Any]:
+        return read_settings(self, module, _CONVENTIONS)
+
+    def changed_settings(self, module: Any, changes: Mapping[str, Any]) -> AbstractContextManager[None]:
+        return changed(self, module, changes, _CONVENTIONS)
+
+    def optimizer_settings(self, optimizer: Any) -> dict[str, Any]:
+        group = dict(optimizer.param_groups[0])
+        betas = group.pop("betas", None)
+        found = {name: value for name, value in group.items() if isinstance(value, (bool, int, float))}
+        if betas is not None:
+            found["beta1"], found["beta2"] = (float(beta) for beta in betas)
+        return {"kind": type(optimizer).__name__} | found
 
     # --- tensors
 

@@ -1,0 +1,4 @@
+"""Why two modules part: known causes, each tried on the tensors of the place, the most certain first."""
+
+from padiff.diagnose.causes.explain import explain as explain
+from padiff.diagnose.causes.settings import differing_settings as differing_settings

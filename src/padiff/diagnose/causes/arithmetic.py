@@ -1,0 +1,207 @@
+"""Factors, offsets, biases, residuals and operands: raw's tensor is base's but for one step of arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import permutations
+
+import numpy as np
+
+from padiff.diagnose.causes.ratios import readings, told
+from padiff.diagnose.causes.trial import Trial, factor, gap, rms
+from padiff.records import Array, Cause
+
+
+def scale(trial: Trial) -> Iterator[Cause]:
+    """Raw's tensor is base's times one number."""
+    if not trial.rich:
+        return
+    if abs(factor(trial.few_expected, trial.few_found)) < 1e-6:
+        return
+    back = factor(trial.expected, trial.found)
+    if not (math.isfinite(back) and back != 0 and trial.repairs(trial.found * back)):
+        return
+    ratio = 1 / back
+    where = "gradient" if trial.scene.phase in ("backward", "gradient") else "output"
+    if abs(ratio + 1) < 1e-5:
+        yield Cause("sign", "raw's values are base's with the other sign", 0.92)
+        return
+    known = bool(readings(trial, ratio))
+    dropped = [p for p in trial.numbers("p", "dropout") if 0 < p < 1 and _near(ratio, 1 - p, 1 / (1 - p))]
+    text = f"every {where} of raw is base's times {told(trial, ratio)}"
+    if dropped and trial.scene.phase == "forward":
+        yield Cause("dropout", f"{text}: dropout scales where it should not, or not where it should", 0.93)
+    elif abs(ratio - 1) < 1e-4:
+        yield Cause("scale", text, 0.35)  # an eps, an n - 1 in place of n, look the same from here
+    else:
+        yield Cause("scale", text, 0.9 if known else 0.75)
+
+
+def _near(value: float, *wanted: float) -> bool:
+    return any(abs(value - one) <= 2e-5 * abs(one) for one in wanted)
+
+
+def bias(trial: Trial) -> Iterator[Cause]:
+    """The difference is the same everywhere, or the same along all axes but one."""
+    apart = trial.expected - trial.found
+    if not trial.rich:
+        return
+    level = float(apart.mean())
+    if trial.repairs(trial.found + level):
+        yield Cause("offset", f"every value of base is raw's plus {told(trial, level)}", 0.85)
+        return
+    for axis in range(apart.ndim):
+        others = tuple(other for other in range(apart.ndim) if other != axis)
+        if not others or apart.size < 4 * apart.shape[axis]:
+            continue
+        vector = apart.mean(axis=others)
+        shape = [1] * apart.ndim
+        shape[axis] = -1
+        if trial.repairs(trial.found + vector.reshape(shape)):
+            yield _named_bias(trial, vector, axis)
+            return
+
+
+def _named_bias(trial: Trial, vector: Array, axis: int) -> Cause:
+    size = rms(vector)
+    for name, weight in trial.base_weights.items():
+        if weight.size == vector.size and gap(weight.ravel(), vector) <= 1e-3 * size:
+            return Cause("missing bias", f"raw's values plus base's {name} agree with base's", 0.95)
+    for name, weight in trial.raw_weights.items():
+        if weight.size == vector.size and gap(-weight.ravel(), vector) <= 1e-3 * size:
+            return Cause("extra bias", f"raw's values less raw's {name} agree with base's", 0.95)
+    for name, weight in trial.raw_weights.items():
+        own = trial.base_weights.get(name, weight)
+        if own.size == weight.size == vector.size and gap(own.ravel() - weight.ravel(), vector) <= 1e-3 * size:
+            return Cause("weights differ", f"raw's {name} is not base's; with base's the values agree", 0.95)
+    for name, tensor in trial.at_hand.items():
+        if tensor.size == vector.size and gap(tensor.ravel(), vector) <= 1e-3 * size:
+            return Cause("missing bias", f"raw's values plus {name} agree with base's", 0.9)
+    text = f"the difference is one vector of {vector.size} values along axis {axis}, the same everywhere else"
+    return Cause("bias", text, 0.6)
+
+
+def channel_scale(trial: Trial) -> Iterator[Cause]:
+    """Raw's tensor is base's times one vector: the weight of a norm or a layer scale, missing or twice."""
+    if not trial.rich or trial.expected.ndim < 2:
+        return
+    weights = [(f"base's {name}", w) for name, w in trial.base_weights.items()]
+    for name, weight in weights:
+        for axis, length in enumerate(trial.expected.shape):
+            if weight.size != length or length < 2 or np.any(weight == 0):
+                continue
+            shape = [1] * trial.expected.ndim
+            shape[axis] = -1
+            vector = weight.reshape(shape)
+            if float(weight.std()) <= 1e-6 * rms(weight):
+                continue
+            if trial.repairs(trial.found * vector):
+                yield Cause("missing weight", f"raw's values times {name} agree with base's", 0.94)
+                return
+            if trial.repairs(trial.found / vector):
+                yield Cause("extra weight", f"raw's values divided by {name} agree with base's", 0.94)
+                return
+
+
+def residual(trial: Trial) -> Iterator[Cause]:
+    """The difference is a tensor at hand, times one number."""
+    apart = trial.expected - trial.found
+    few = trial.few_expected - trial.few_found
+    for name, tensor in (trial.like | trial.spread).items():
+        if not np.any(tensor):
+            continue
+        few_tensor = trial.few(tensor)
+        share = factor(few, few_tensor)
+        if not math.isfinite(share) or gap(few, share * few_tensor) > 0.3 * rms(few) or not trial.rich:
+            continue
+        share = factor(apart, tensor)
+        if _near(share, 1.0, -1.0):
+            share = float(round(share))
+        if not trial.repairs(trial.found + share * tensor):
+            continue
+        yield _named_residual(trial, name, share)
+        return
+
+
+def _named_residual(trial: Trial, name: str, share: float) -> Cause:
+    noun = "residual" if name not in trial.base_weights else name
+    if share == 1.0:
+        return Cause(f"missing {noun}", f"raw's values plus {_owned(trial, name)} agree with base's", 0.94)
+    if share == -1.0:
+        return Cause(f"extra {noun}", f"raw's values less {_owned(trial, name)} agree with base's", 0.94)
+    known = 0.88 if readings(trial, share) else 0.7
+    text = f"raw's values plus {told(trial, share)} times {_owned(trial, name)} agree with base's"
+    return Cause("residual scale" if noun == "residual" else f"scale of {noun}", text, known)
+
+
+def _owned(trial: Trial, name: str) -> str:
+    return f"base's {name}" if name in trial.base_weights else name
+
+
+def another_residual(trial: Trial) -> Iterator[Cause]:
+    """One tensor at hand was added in place of another."""
+    few = trial.few_expected - trial.few_found
+    like = {name: (tensor, trial.few(tensor)) for name, tensor in (trial.like | trial.spread).items()}
+    for (right, (base, few_base)), (wrong, (raw, few_raw)) in permutations(like.items(), 2):
+        if gap(few, few_base - few_raw) <= 0.3 * rms(few) and trial.repairs(trial.found + base - raw):
+            yield Cause("misplaced residual", f"raw adds {wrong} where base adds {right}", 0.93)
+            return
+
+
+def branch_scale(trial: Trial) -> Iterator[Cause]:
+    """A sum of which one part is at hand: the other part is scaled in raw."""
+    if not trial.rich:
+        return
+    for name, tensor in (trial.like | trial.spread).items():
+        part = trial.few(tensor)
+        base, raw = trial.few_expected - part, trial.few_found - part
+        back = factor(base, raw)
+        if not math.isfinite(back) or abs(back) < 1e-6 or gap(base, back * raw) > 0.3 * gap(base, raw):
+            continue
+        if rms(base) < 1e-3 * rms(trial.few_expected):
+            continue
+        back = factor(trial.expected - tensor, trial.found - tensor)
+        if trial.repairs(tensor + back * (trial.found - tensor)):
+            known = readings(trial, 1 / back)
+            text = f"what is added to {_owned(trial, name)} is base's times {told(trial, 1 / back)}"
+            yield Cause("scale", text, 0.87 if known else 0.7)
+            return
+
+
+_OPERATIONS: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
+    ("the sum of {} and {}", np.add),
+    ("{} less {}", np.subtract),
+    ("the product of {} and {}", np.multiply),
+    ("{} divided by {}", np.divide),
+    ("the larger of {} and {}", np.maximum),
+    ("the smaller of {} and {}", np.minimum),
+    ("the mean of {} and {}", lambda one, other: (one + other) / 2),
+)
+
+
+def operands(trial: Trial) -> Iterator[Cause]:
+    """Base combines two tensors at hand in one way and raw two in another; or raw takes one of them for the other."""
+    like = {name: (tensor, trial.few(tensor)) for name, tensor in (trial.like | trial.spread).items()}
+    base: list[tuple[str, Array]] = []
+    raw: list[tuple[str, Array]] = []
+    with np.errstate(all="ignore"):
+        for name, (tensor, few) in like.items():
+            if trial.may_be_base(few):
+                base.append((name, tensor))
+            if trial.may_be_raw(few):
+                raw.append((name, tensor))
+        for (one, (a, few_a)), (other, (b, few_b)) in permutations(like.items(), 2):
+            for words, operation in _OPERATIONS:
+                few = operation(few_a, few_b)
+                if trial.may_be_base(few):
+                    base.append((words.format(one, other), operation(a, b)))
+                if trial.may_be_raw(few):
+                    raw.append((words.format(one, other), operation(a, b)))
+            if len(base) > 8 or len(raw) > 8:
+                break
+    for told_base, right in base[:4]:
+        for told_raw, wrong in raw[:4]:
+            if trial.models(right, wrong):
+                yield Cause("operands", f"base takes {told_base}, raw {told_raw}", 0.9)
+                return

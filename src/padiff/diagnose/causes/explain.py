@@ -1,0 +1,124 @@
+"""The known causes as data, and the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from padiff.diagnose.causes import (
+    activations,
+    arithmetic,
+    attention,
+    layouts,
+    linear,
+    norms,
+    numerics,
+    randomness,
+    reductions,
+    rope,
+    settings,
+    training,
+    windows,
+)
+from padiff.diagnose.causes.trial import Trial
+from padiff.diagnose.scene import Scene
+from padiff.records import Cause
+
+Finder = Callable[[Trial], Iterator[Cause]]
+
+FIRST: tuple[Finder, ...] = (randomness.nondeterminism, settings.by_settings, numerics.nan_origin)
+"""Asked whatever the tensors look like."""
+
+MASKS: tuple[Finder, ...] = (attention.mask,)
+"""Asked also where tensors hold values that are not finite."""
+
+UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)
+"""Asked where the shapes differ."""
+
+WHOLE: tuple[Finder, ...] = (numerics.integers, layouts.axes, layouts.shifted, layouts.rearranged)
+"""Asked where both tensors hold integers."""
+
+STEP: tuple[Finder, ...] = (training.optimizer, linear.untied)
+"""Asked of weights after a step."""
+
+ALIKE: tuple[Finder, ...] = (
+    training.no_gradient,
+    training.statistics,
+    training.loss,
+    arithmetic.scale,
+    arithmetic.bias,
+    arithmetic.residual,
+    arithmetic.another_residual,
+    arithmetic.channel_scale,
+    activations.activation,
+    activations.missing_activation,
+    activations.gate,
+    activations.clamp,
+    norms.norm,
+    linear.transposed_weight,
+    linear.weights_differ,
+    linear.untied,
+    linear.product_precision,
+    reductions.softmax_axis,
+    reductions.softmax_precision,
+    reductions.softmax_scale,
+    reductions.reduction,
+    rope.rope,
+    rope.rope_table,
+    rope.rope_apart,
+    attention.attention,
+    layouts.axes,
+    layouts.shifted,
+    layouts.rearranged,
+    layouts.heads_unmerged,
+    windows.interpolation,
+    windows.borders,
+    numerics.integers,
+    numerics.precision,
+    randomness.dropout,
+    arithmetic.operands,
+    arithmetic.branch_scale,
+    training.masked_gradient,
+    training.straight_gradient,
+)
+"""Asked where both tensors have one shape and are finite."""
+
+_MOST = 6
+
+
+def explain(scene: Scene) -> tuple[Cause, ...]:
+    """Causes that were tried and held, the most certain first; none where nothing known explains the difference."""
+    if "O" in (scene.expected.dtype.kind, scene.found.dtype.kind):
+        return ()
+    with np.errstate(all="ignore"):  # a hypothesis may divide by zero and be wrong
+        trial = Trial(scene)
+        found = [cause for finder in _asked(trial) for cause in finder(trial)]
+    kept: dict[str, Cause] = {}
+    for cause in sorted(found, key=lambda cause: -cause.confidence):
+        kept.setdefault(cause.name, cause)
+    return tuple(kept.values())[:_MOST]
+
+
+def _asked(trial: Trial) -> Iterator[Finder]:
+    if "c" in (trial.expected.dtype.kind, trial.found.dtype.kind):
+        yield from FIRST[:2]
+        return
+    yield from FIRST
+    if not trial.scene.expected.size or not trial.scene.found.size:
+        yield from (training.no_gradient,)
+        return
+    if not trial.same_shape:
+        if trial.finite:
+            yield from UNLIKE
+        return
+    yield from MASKS
+    if trial.scene.expected.dtype.kind in "iub" and trial.scene.found.dtype.kind in "iub":
+        yield from WHOLE
+        return
+    if trial.scene.phase == "weight":
+        yield from STEP
+    elif trial.finite and trial.gap > 0 and trial.expected.ndim:
+        yield from ALIKE
+    elif trial.finite and trial.gap > 0:
+        yield from (training.loss,)

@@ -1,0 +1,92 @@
+"""Settings that differ between the two modules, side by side, and tried: raw again with base's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from padiff.diagnose.causes.trial import Trial, gap, plain
+from padiff.records import Array, Cause
+
+_NAMES = {
+    "approximate": "gelu variant",
+    "p": "dropout",
+    "training": "training mode",
+    "dim": "axis",
+    "negative_slope": "activation slope",
+    "rope_theta": "rope base",
+    "num_heads": "head count",
+}
+"""What a setting is called as a cause, where not by its own name."""
+_WORDLESS = frozenset({"name", "device", "dtype", "kind"})
+_MOST_TRIED = 8
+
+
+def differing_settings(base: Mapping[str, Any], raw: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """Name, base's value and raw's of every setting that both have and that says something else."""
+    return tuple(
+        (name, value, raw[name])
+        for name, value in base.items()
+        if name in raw and name not in _WORDLESS and not _same(value, raw[name])
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, or another spelling of the same: 2 and (2, 2), None and False, 1 and 1.0."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, tuple) or isinstance(other, tuple):
+        many, single = (one, other) if isinstance(one, tuple) else (other, one)
+        return bool(many) and all(_same(item, single) for item in many)
+    if not one and not other and (one is None or other is None):
+        return not isinstance(one or other, str) and all(x is None or x is False for x in (one, other))
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return bool(one == other or abs(one - other) <= 1e-9 * max(abs(one), abs(other)))
+    return bool(one == other)
+
+
+def by_settings(trial: Trial) -> Iterator[Cause]:
+    """Raw run again with base's settings, one by one and then together."""
+    scene = trial.scene
+    differing = differing_settings(scene.base_settings, scene.raw_settings)[:_MOST_TRIED]
+    alone = False
+    for name, base, raw in differing:
+        if _helps(trial, _again(trial, {name: base})):
+            alone = True
+            yield Cause(
+                _NAMES.get(name, name), f"{_beside(name, base, raw)}; with base's value the outputs agree", 0.97
+            )
+    if alone or len(differing) < 2:
+        return
+    needed = {name: base for name, base, _ in differing}
+    if not _helps(trial, _again(trial, needed)):
+        return
+    for name in list(needed):
+        fewer = {other: value for other, value in needed.items() if other != name}
+        if _helps(trial, _again(trial, fewer)):
+            needed = fewer
+    told = "; ".join(_beside(name, base, raw) for name, base, raw in differing if name in needed)
+    names = " and ".join(_NAMES.get(name, name) for name in needed)
+    yield Cause(names, f"{told}; with base's values the outputs agree", 0.96)
+
+
+def _beside(name: str, base: Any, raw: Any) -> str:
+    return f"{name} is {raw!r} in raw and {base!r} in base"
+
+
+def _again(trial: Trial, changes: Mapping[str, Any]) -> Array | None:
+    """Raw's tensor with other settings; a module that cannot run with them tells nothing."""
+    try:
+        return trial.scene.retry(changes)
+    except Exception:
+        return None
+
+
+def _helps(trial: Trial, again: Array | None) -> bool:
+    """On the whole tensor: what was run again is all there."""
+    expected = trial.scene.expected
+    if again is None or again.shape != expected.shape:
+        return False
+    if not trial.scene.agrees(expected, again):
+        return False
+    return not trial.same_shape or gap(plain(trial.cut(expected)), plain(trial.cut(again))) <= 0.5 * trial.gap
