@@ -69,6 +69,7 @@ class FeedingRecorder(Recorder):
         super()._leave(module, output)
         for old, new, version in self._given.pop():
             if self._adapter.version(new) != version:  # written in place: whoever else holds it sees it written
+                self._about_to_write(old)
                 self._adapter.write(old, new)
         call = self.calls[-1]
         fed = self._replacements(call.outputs, self._feeder.hand_on(call))

@@ -11,6 +11,7 @@ from padiff.capture.held import Held
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
+from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, StepTrace, Value
 
 
@@ -97,8 +98,14 @@ def gaps(base: Mapping[str, Value | None], other: Mapping[str, Value | None]) ->
     return found
 
 
-def secure(trace: StepTrace) -> None:
-    """Gradients of parameters out of the way of the next run's."""
+def set_apart(live: LiveTree, trace: StepTrace) -> None:
+    """Copy what shares memory with the model's own tensors, or with gradients that the next run will make."""
+    adapter = live.adapter
+    own = {adapter.storage(tensor) for tensor in live.tensors().values()}
+    for call in trace.calls:
+        for slot in (*call.inputs, *call.outputs):
+            if isinstance(slot.value, Held) and slot.value.storage() in own:
+                slot.value.secure()
     for gradient in trace.parameter_gradients.values():
         if isinstance(gradient, Held):
             gradient.secure()

@@ -8,7 +8,7 @@ from padiff.align import CallPairing
 from padiff.capture.feeding import Witness
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
-from padiff.engine.calibrate import gaps, secure
+from padiff.engine.calibrate import gaps, set_apart
 from padiff.engine.job import Job
 from padiff.engine.local import Itself, LocalRun, Other, Reference
 from padiff.engine.state import State
@@ -82,7 +82,7 @@ def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Referen
             feeder=witness if backward else None,
             hooks=False,
         )
-        secure(trace)
+        set_apart(base.live, trace)
     return Reference(trace, witness.contributions, witness.arrivals)
 
 
@@ -107,5 +107,5 @@ def _fed(session: Session, step: int, job: Job, side: int, run: LocalRun, *, bac
         trace = session.run(
             step, job.arguments()[side], loss_fn=job.losses[side], backward=backward, feeder=run, hooks=False
         )
-        secure(trace)
+        set_apart(session.live, trace)
     return trace

@@ -10,7 +10,7 @@ from padiff.align import CallPairing, pair_modules
 from padiff.capture.held import Held
 from padiff.capture.session import Session
 from padiff.diagnose import divergences_of, find_divergence
-from padiff.engine.calibrate import predict_noise, secure
+from padiff.engine.calibrate import predict_noise, set_apart
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
 from padiff.engine.matching import Matching, alike
@@ -136,7 +136,7 @@ class _Step:
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
-            secure(base_trace)
+            set_apart(job.base, base_trace)
             self.noise = predict_noise(base, base_trace, job.arguments()[0], loss_fn=job.losses[0])
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
