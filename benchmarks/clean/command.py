@@ -36,15 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.append(one)
             if one.ended != "aligned":
                 print(_line(one), file=sys.stderr, flush=True)
+            if len(found) % 50 == 0:  # a run that is stopped leaves what it has
+                save(found, options.json)
     show(found)
-    if options.json is not None:
-        plain = [dataclasses.asdict(one) for one in found]
-        options.json.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+    save(found, options.json)
     return 0
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in re.split(r";|,(?! )", text) if name.strip()]  # names hold ", "
+
+
+def save(found: Sequence[Comparison], file: Path | None) -> None:
+    if file is not None:
+        plain = [dataclasses.asdict(one) for one in found]
+        file.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
 
 
 def show(found: Sequence[Comparison]) -> None:

@@ -108,8 +108,9 @@ def _words(result: Any) -> str:
 
 
 def _worst(result: Any) -> float | None:
-    ratios = [ratio for comparison in result.comparisons if (ratio := _ratio(comparison.outcome)) is not None]
-    return max(ratios, default=None)
+    """Of the tensors that agree: a mask of another make differs in an aligned pair, too."""
+    agreeing = (comparison.outcome for comparison in result.comparisons if comparison.agrees)
+    return max((ratio for outcome in agreeing if (ratio := _ratio(outcome)) is not None), default=None)
 
 
 def _ratio(outcome: Any) -> float | None:

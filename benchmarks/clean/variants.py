@@ -108,15 +108,19 @@ def large_weights(models: Models, generator: np.random.Generator) -> Models:
 # ------------------------------------------------------------------ modes and dtypes
 
 
+CHANCES = ("p", "drop_prob", "drop_rate", "dropout", "attention_dropout", "attn_dropout", "activation_dropout")
+"""Attributes that hold the chance of a dropout, in a module for it or in one that drops by a function."""
+
+
 def training(models: Models, generator: np.random.Generator) -> Models:
     """In training, with nothing left to chance."""
     for model in models[:2]:
         model.train()
         for module in modules_of(model).values():
-            if "drop" in type(module).__name__.lower() or "stochasticdepth" in type(module).__name__.lower():
-                for name in ("p", "drop_prob", "drop_rate"):
-                    if isinstance(vars(module).get(name), float):
-                        vars(module)[name] = 0.0
+            drops = "drop" in type(module).__name__.lower() or type(module).__name__ == "StochasticDepth"
+            for name in CHANCES if drops else CHANCES[1:]:
+                if isinstance(vars(module).get(name), float):
+                    vars(module)[name] = 0.0
     return models
 
 
