@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from padiff.records import Array, Call, Frame, ModuleNode, ModuleTree, Slot, StepTrace, TensorSpec
-from padiff.store import Dump, DumpWriter, Facts
+from padiff.store import Dump, DumpWriter, Facts, LostValue, StoredValue
 from padiff.store.writer import Kind
 
 FACTS = Facts("torch", "2.13.0", "Net", created="2026-01-01T00:00:00+00:00", padiff="1.0", python="3.11.7")
@@ -85,8 +85,10 @@ def state(step: int = 0) -> dict[str, Any]:
     }
 
 
-def write(path: Path, kind: Kind = "full", steps: int = 2, scale: float = 1.0, **options: Any) -> Path:
-    """A dump of a few steps, with everything a dump may hold."""
+def write(
+    path: Path, kind: Kind = "full", steps: int = 2, scale: float = 1.0, more: bool = False, **options: Any
+) -> Path:
+    """A dump of a few steps, with everything a dump may hold, or one draw more."""
     with DumpWriter(path, tree=tree(), facts=FACTS, kind=kind, extra={"note": "sketch"}, **options) as writer:
         for number in range(steps):
             step = writer.begin_step(number)
@@ -94,6 +96,8 @@ def write(path: Path, kind: Kind = "full", steps: int = 2, scale: float = 1.0, *
             for name, value in state(number).items():
                 getattr(step, name)(value)
             step.draw("dropout", np.array([0, 1], np.uint8), "first")
+            if more:
+                step.draw("normal", np.ones(2))
             step.end(ran_backward=True)
     return path
 
@@ -138,9 +142,10 @@ def plain(value: Any) -> Any:
         return [type(value).__name__, *map(plain, value)]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
-    if not hasattr(value, "numpy"):
+    if not isinstance(value, (StoredValue, LostValue)):
         return value
-    elements = value.numpy().tobytes() if getattr(value, "whole", True) else None
-    summary = str(value.statistics()) if elements is None and value._shelf.kind == "stats" else None
-    mark = value.digest() if hasattr(value, "digest") else None
-    return value.dtype, value.shape, elements, mark, summary
+    if value.kind == "lost":
+        return value.dtype, value.shape, value.overwritten
+    elements = value.numpy().tobytes() if value.whole else None
+    summary = str(value.statistics()) if value.kind == "stats" else None
+    return value.dtype, value.shape, elements, value.digest(), summary

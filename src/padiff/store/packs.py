@@ -18,10 +18,13 @@ from padiff.store.checks import digest
 from padiff.store.dtypes import as_bytes
 from padiff.store.files import explained, shard_name
 from padiff.store.shards import crc_of
-from padiff.store.statistics import Stats, statistics
+from padiff.store.statistics import statistics
 
 MOST_TENSORS = 16384
 """In one shard, so that no header grows long."""
+MOST_SUMMARIES = 4096
+"""In one shard, so that few wait in memory."""
+_BUFFER = 1 << 18
 _UNSETTLED = 2
 """Files that may wait to reach the disk while the next is filled."""
 
@@ -38,15 +41,15 @@ class Files:
         """Write a file from byte buffers; returns its size."""
         path = self.folder / name
         with explained(f"cannot write {path}", "the dump is given up; what was there before is as it was"):
-            file = path.open("xb", buffering=1 << 20)
+            while len(self._unsettled) >= _UNSETTLED:
+                self._unsettled.popleft().result()
+            file = path.open("xb", buffering=_BUFFER)
             try:
                 size = sum(file.write(piece) for piece in pieces)
                 file.flush()
             except BaseException:
                 _close_quietly(file)
                 raise
-            while len(self._unsettled) >= _UNSETTLED:
-                self._unsettled.popleft().result()
             self._unsettled.append(self._waiter.submit(_settle, file))
         return size
 
@@ -159,7 +162,7 @@ class SummaryPack:
         self._first = 0
         self._described: list[str] = []
         self._digests: list[bytes] = []
-        self._stats: list[Stats] = []
+        self._stats: list[tuple[Array, Array]] = []
         self._last: dict[str, tuple[int, str, bytes]] = {}
 
     def add(self, array: Array, key: str | None) -> int:
@@ -170,13 +173,13 @@ class SummaryPack:
             known = self._last.get(key)
             if known is not None and known[1:] == (described, mark):
                 return known[0]
-        if len(self._described) >= MOST_TENSORS:
+        if len(self._described) >= MOST_SUMMARIES:
             self.flush()
         number = self._first + len(self._described)
         self._described.append(described)
         self._digests.append(mark)
         if stats is not None:
-            self._stats.append(stats)
+            self._stats.append((np.array(stats.row()), np.array(stats.sample)))
         if key is not None:
             self._last[key] = number, described, mark
         return number
@@ -186,10 +189,9 @@ class SummaryPack:
             return
         tables: dict[str, Array] = {"digest": np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, 16)}
         if self._with_statistics:
-            tables["statistics"] = np.array([stats.row() for stats in self._stats])
-            widths = [len(stats.sample) for stats in self._stats]
-            tables["sample"] = np.array([value for stats in self._stats for value in stats.sample], np.float64)
-            tables["sample_size"] = np.array(widths, np.uint8)
+            tables["statistics"] = np.array([row for row, _ in self._stats])
+            tables["sample"] = np.concatenate([sample for _, sample in self._stats])
+            tables["sample_size"] = np.array([sample.size for _, sample in self._stats], np.uint8)
         name = shard_name(len(self.listing))
         pieces = [(table, array, crc_of(array)) for table, array in tables.items()]
         head, order = shards.build(pieces, {"tensors": " ".join(self._described)})

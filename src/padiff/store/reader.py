@@ -46,7 +46,6 @@ class Dump:
         self._sources: KnownSources = decode_sources(document["sources"])
         self._listed = _decode_steps(document["steps"])
         shards = decode_listing(document["shards"])
-        self._shelves = Shelves(folder, self.kind, shards)
         self._sizes = {**{s.file: s.size for s in shards}, **{s.file: s.size for s in self._listed}}
         for name, size in self._sizes.items():
             descriptor = open_file(folder, name)
@@ -54,6 +53,7 @@ class Dump:
                 check_size(folder, name, descriptor, size)
             finally:
                 os.close(descriptor)
+        self._shelves = Shelves(folder, self.kind, shards)
 
     @staticmethod
     def open(path: str | Path) -> Dump:

@@ -50,9 +50,9 @@ def decode_listing(value: Any) -> tuple[Listed, ...]:
         name = strict.text(row["file"], "file")
         if not is_shard_name(name):
             raise strict.wrong(name, "file", "the name of a shard")
-        count = strict.integer(row["count"], "count", 1)
-        strict.integer(row["first"], "first", first, first)
         size = strict.integer(row["size"], "size", LENGTH.size)
+        count = strict.integer(row["count"], "count", 1, size)
+        strict.integer(row["first"], "first", first, first)
         header = strict.hexadecimal(row["header"], "header", 2 * DIGEST_BYTES)
         found.append(Listed(name, size, header, first, count))
         first += count

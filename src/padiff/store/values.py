@@ -50,6 +50,11 @@ class StoredValue:
         return self._shelf.described(self.number)[0]
 
     @property
+    def kind(self) -> str:
+        """What is kept of it: ``full``, ``stats`` or ``hash``."""
+        return self._shelf.kind
+
+    @property
     def whole(self) -> bool:
         """Whether the elements are there, and not only what sums them up."""
         return self._shelf.kind == "full"
@@ -79,19 +84,27 @@ class LostValue:
 
     __slots__ = ("dtype", "overwritten", "shape")
 
+    kind = "lost"
+    whole = False
+
     def __init__(self, dtype: str, shape: tuple[int, ...], overwritten: bool) -> None:
         self.dtype, self.shape, self.overwritten = dtype, shape, overwritten
 
-    @property
-    def whole(self) -> bool:
-        return False
-
     def numpy(self) -> Array:
-        why = "it was overwritten before it could be copied" if self.overwritten else "it was left out"
-        raise DumpError(f"the dump does not hold the elements of this {self.dtype}{list(self.shape)}: {why}")
+        raise self._gone()
+
+    def digest(self) -> str:
+        raise self._gone()
+
+    def statistics(self) -> Stats:
+        raise self._gone()
 
     def release(self) -> None:
         pass
+
+    def _gone(self) -> DumpError:
+        why = "it was overwritten before it could be copied" if self.overwritten else "it was left out"
+        return DumpError(f"the dump does not hold the elements of this {self.dtype}{list(self.shape)}: {why}")
 
     def __repr__(self) -> str:
         return f"LostValue({self.dtype}{list(self.shape)})"
