@@ -1,4 +1,4 @@
-"""``python -m benchmarks [aligned] [growth] [tensors] [--repeat N] [--json FILE] [--toy]``"""
+"""``python -m benchmarks [aligned] [growth] [tensors] [store] [--repeat N] [--json FILE] [--toy]``"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-NAMES = ("aligned", "growth", "tensors")
+NAMES = ("aligned", "growth", "tensors", "store")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

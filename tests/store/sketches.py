@@ -65,14 +65,18 @@ def trace(step: int = 0, scale: float = 1.0) -> StepTrace:
     outer = Frame(HERE, 1, "forward")
     inner = (outer, Frame(HERE, 3, "forward"))
     calls = (
-        Call(1, 0, 1, "first", "Linear", 0, (Slot("0", 0, held[0], True),), (Slot("", 1, held[1], True),), (1, 2), inner),
+        Call(
+            1, 0, 1, "first", "Linear", 0, (Slot("0", 0, held[0], True),), (Slot("", 1, held[1], True),), (1, 2), inner
+        ),
         Call(2, 0, 2, "last", "Linear", 0, (Slot("0", 1, held[1], True),), (Slot("", 3, held[3]),), (2, 4), inner),
         Call(3, 0, 2, "last", "Linear", 1, (Slot("x.0", 4, held[4]),), (Slot("", 5, held[5]),), (4, 6), (outer,)),
         Call(0, -1, 0, "", "Net", 0, (Slot("0", 0, held[0]), Slot("n", 2, held[2])), (Slot("", 3, held[3]),), (0, 6)),
     )
     gradients = {3: ArrayValue(arrays()[3] * 2), 0: ArrayValue(arrays()[0] * 3)}
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
-    return StepTrace(step, calls, gradients, ArrayValue(np.float32(0.5) * np.ones(())), {"w": ArrayValue(weight), "b": None}, True)
+    return StepTrace(
+        step, calls, gradients, ArrayValue(np.float32(0.5) * np.ones(())), {"w": ArrayValue(weight), "b": None}, True
+    )
 
 
 def state(step: int = 0) -> dict[str, Any]:
@@ -116,8 +120,10 @@ def contents(path: Path) -> Mapping[str, Any]:
             read = step.trace()
             found[f"step {step.number}"] = {
                 "calls": [
-                    (c.index, c.parent, c.node, c.path, c.kind, c.occurrence, c.tensors, c.stack)
-                    + tuple((s.name, s.tensor, s.tracked) for s in (*c.inputs, *c.outputs))
+                    (
+                        *(c.index, c.parent, c.node, c.path, c.kind, c.occurrence, c.tensors, c.stack),
+                        *((s.name, s.tensor, s.tracked) for s in (*c.inputs, *c.outputs)),
+                    )
                     for c in read.calls
                 ],
                 "sources": [dump.source_line(f) for c in read.calls for f in c.stack],

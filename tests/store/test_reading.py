@@ -152,7 +152,7 @@ def test_steps_and_ranks_in_folders_of_their_own(tmp_path: Path) -> None:
     assert found[10, 1] == tmp_path / "root" / "step_10" / "rank_1"
     assert list(dumps_below(tmp_path / "root" / "step_2")) == [(None, 0), (None, 1)]
     assert list(dumps_below(found[2, 0])) == [(None, None)]
-    with pytest.raises(DumpError, match="hint: dumps lie deeper, for example in .*step_10"):
+    with pytest.raises(DumpError, match=r"hint: dumps lie deeper, for example in .*step_10"):
         Dump.open(tmp_path / "root")
     with pytest.raises(DumpError, match="holds no dump, and no folders"):
         dumps_below(tmp_path)

@@ -255,9 +255,10 @@ def test_nested_arguments_come_back(tmp_path: Path) -> None:
 def test_endless_arguments_are_refused(tmp_path: Path) -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(ArgumentError, match="nested more than 64"), DumpWriter(
-        tmp_path / "run", tree=tree(), facts=FACTS
-    ) as writer:
+    with (
+        pytest.raises(ArgumentError, match="nested more than 64"),
+        DumpWriter(tmp_path / "run", tree=tree(), facts=FACTS) as writer,
+    ):
         writer.begin_step(0).arguments(((loop,), {}))
     assert not list(tmp_path.iterdir())
 

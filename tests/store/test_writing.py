@@ -83,7 +83,7 @@ def test_a_replacement_that_fails_puts_the_old_one_back(tmp_path: Path, monkeypa
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(DumpError, match="cannot put the dump to .*: Input/output error"):
+    with pytest.raises(DumpError, match=r"cannot put the dump to .*: Input/output error"):
         write(tmp_path / "run", scale=2.0, overwrite=True)
     assert contents(tmp_path / "run") == old
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -123,7 +123,7 @@ def test_what_appeared_meanwhile_is_kept_and_so_is_the_dump(tmp_path: Path) -> N
 def test_permission_denied_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(DumpError, match="cannot write a dump to .*: Permission denied"):
+        with pytest.raises(DumpError, match=r"cannot write a dump to .*: Permission denied"):
             write(tmp_path / "run")
     finally:
         tmp_path.chmod(0o700)
@@ -134,7 +134,7 @@ def test_a_refusal_of_the_system_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DumpError, match="cannot write a dump to .*: Permission denied"):
+    with pytest.raises(DumpError, match=r"cannot write a dump to .*: Permission denied"):
         write(tmp_path / "run")
 
 
@@ -170,7 +170,7 @@ def test_a_disk_that_fails_anywhere_loses_nothing(
         return opening(path, *args, **kwargs)
 
     def sync_or_fail(descriptor: int) -> None:
-        if at == "sync" and os.readlink(f"/proc/self/fd/{descriptor}").endswith(name):
+        if at == "sync" and Path(f"/proc/self/fd/{descriptor}").readlink().name == name:
             raise OSError(errno.ENOSPC, "No space left on device")
         syncing(descriptor)
 
@@ -291,7 +291,7 @@ def test_memory_is_bounded_however_slow_the_disk(tmp_path: Path, monkeypatch: py
             peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 10 << 20
+    assert peak < 13 << 20  # 4 waiting, three shards of 2, one more tensor on either side
     assert Dump.open(tmp_path / "run").step(0).value(63).shape == array.shape
 
 

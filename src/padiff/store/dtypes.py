@@ -93,9 +93,16 @@ def kept(name: str) -> Kept | None:
     return None
 
 
+@functools.cache
+def name_of(dtype: DType) -> str:
+    """A dtype's name, which numpy takes microseconds to spell."""
+    name: str = dtype.name
+    return name
+
+
 def storable(array: Array, copy: bool) -> Array:
     """The array in C order and little-endian, in memory of its own where ``copy`` says so."""
-    name = array.dtype.name
+    name = name_of(array.dtype)
     how = kept(name)
     if how is None:
         raise ArgumentError(

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from padiff.records import Array
 from padiff.store import shards
 from padiff.store.checks import digest
-from padiff.store.dtypes import as_bytes
+from padiff.store.dtypes import as_bytes, name_of
 from padiff.store.files import explained, shard_name
 from padiff.store.shards import crc_of
 from padiff.store.statistics import statistics
@@ -25,43 +25,33 @@ MOST_TENSORS = 16384
 MOST_SUMMARIES = 4096
 """In one shard, so that few wait in memory."""
 _BUFFER = 1 << 18
-_UNSETTLED = 2
-"""Files that may wait to reach the disk while the next is filled."""
+_UNWRITTEN = 2
+"""Files that may be on their way to the disk while the next is filled."""
 
 
 class Files:
-    """Writes the files of a dump; a second thread waits for the disk, so that the first need not."""
+    """Writes the files of a dump, one after the other, on a thread of its own; few wait at one time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="padiff-dump-sync")
-        self._unsettled: deque[Future[None]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="padiff-dump-file")
+        self._unwritten: deque[Future[None]] = deque()
 
     def write(self, name: str, pieces: Sequence[Any]) -> int:
-        """Write a file from byte buffers; returns its size."""
-        path = self.folder / name
-        with explained(f"cannot write {path}", "the dump is given up; what was there before is as it was"):
-            while len(self._unsettled) >= _UNSETTLED:
-                self._unsettled.popleft().result()
-            file = path.open("xb", buffering=_BUFFER)
-            try:
-                size = sum(file.write(piece) for piece in pieces)
-                file.flush()
-            except BaseException:
-                _close_quietly(file)
-                raise
-            self._unsettled.append(self._waiter.submit(_settle, file))
-        return size
+        """Have a file written from byte buffers; returns its size. Raises what an earlier one failed with."""
+        while len(self._unwritten) >= _UNWRITTEN:
+            self._unwritten.popleft().result()
+        self._unwritten.append(self._thread.submit(_write, self.folder / name, pieces))
+        return sum(len(piece) for piece in pieces)
 
     def settle(self) -> None:
         """Return when everything written is on the disk."""
-        with explained(f"cannot write to {self.folder}"):
-            while self._unsettled:
-                self._unsettled.popleft().result()
+        while self._unwritten:
+            self._unwritten.popleft().result()
 
     def end(self) -> None:
-        self._waiter.shutdown(wait=True)
-        self._unsettled.clear()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._unwritten.clear()
 
 
 class Pack(Protocol):
@@ -92,7 +82,7 @@ class TensorPack:
     def add(self, array: Array, key: str | None) -> int:
         crc = crc_of(array)
         known = None if key is None else self._last.get(key)
-        if known is not None and known.crc == crc and known.same(array):
+        if known is not None and known.crc == crc and known.same(array, self._files):
             return known.number
         full = self._bytes + array.nbytes > self._shard_bytes or len(self._pending) >= MOST_TENSORS
         if full and self._pending:
@@ -134,13 +124,14 @@ class _Kept:
     def moved_to(self, file: Path, start: int) -> None:
         self._array, self._place = None, (file, start)
 
-    def same(self, array: Array) -> bool:
+    def same(self, array: Array, files: Files) -> bool:
         """Equal byte by byte: equal checksums of 32 bits prove nothing."""
         if (array.dtype, array.shape) != self._described:
             return False
         if self._array is not None:
             return bool(np.array_equal(as_bytes(self._array), as_bytes(array)))
         assert self._place is not None
+        files.settle()
         path, start = self._place
         mine = as_bytes(array)
         with explained(f"cannot read {path}"), path.open("rb") as file:
@@ -166,7 +157,7 @@ class SummaryPack:
         self._last: dict[str, tuple[int, str, bytes]] = {}
 
     def add(self, array: Array, key: str | None) -> int:
-        described = describe(array.dtype.name, array.shape)
+        described = describe(name_of(array.dtype), array.shape)
         stats = statistics(array) if self._with_statistics else None
         mark = digest(as_bytes(array)) if stats is None else bytes.fromhex(stats.digest)
         if key is not None:
@@ -215,13 +206,17 @@ def listed_document(name: str, data: bytes, members: Mapping[str, Any]) -> dict[
     return {"file": name, "size": len(data), "digest": digest(data).hex(), **members}
 
 
-def _settle(file: BinaryIO) -> None:
-    try:
-        os.fsync(file.fileno())
-    finally:
-        file.close()
-
-
-def _close_quietly(file: BinaryIO) -> None:
-    with contextlib.suppress(OSError):  # what could not be written cannot be flushed either
+def _write(path: Path, pieces: Sequence[Any]) -> None:
+    """Write a new file, until it is on the disk."""
+    with explained(f"cannot write {path}", "the dump is given up; what was there before is as it was"):
+        file = path.open("xb", buffering=_BUFFER)
+        try:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):  # what could not be written cannot be flushed either
+                file.close()
+            raise
         file.close()

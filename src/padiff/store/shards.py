@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from padiff.records import Array
 from padiff.store import strict
 from padiff.store.checks import crc32
-from padiff.store.dtypes import CODE_SIZES, PLAIN_NAMES, as_bytes, kept
+from padiff.store.dtypes import CODE_SIZES, PLAIN_NAMES, as_bytes, kept, name_of
 from padiff.store.strict import Malformed
 
 LENGTH = struct.Struct("<Q")
@@ -45,20 +45,21 @@ def build(tensors: Sequence[tuple[str, Array, str]], notes: Mapping[str, str]) -
 
     Wide elements come first, so that each array is aligned; safetensors allows no gaps.
     """
-    order = sorted(range(len(tensors)), key=lambda i: -_code_size(tensors[i][1]))
+    order = sorted(range(len(tensors)), key=lambda place: -_code_size(tensors[place][1]))
     # An empty tensor begins where the next one does. Its crc is that of no bytes, wherever it is listed.
     entries: dict[str, Any] = {}
     spans, logical, offset = [], [], 0
     for place in order:
         name, array, crc = tensors[place]
-        how = kept(array.dtype.name)
+        dtype, end = name_of(array.dtype), offset + array.nbytes
+        how = kept(dtype)
         assert how is not None
         shape = [*array.shape, how.parts] if how.parts > 1 else list(array.shape)
-        entries[name] = {"dtype": how.code, "shape": shape, "data_offsets": [offset, offset + array.nbytes]}
-        spans.append((offset, offset + array.nbytes, crc))
-        if array.dtype.name != PLAIN_NAMES[how.code]:
-            logical.append(f"{name}={array.dtype.name}")
-        offset += array.nbytes
+        entries[name] = {"dtype": how.code, "shape": shape, "data_offsets": [offset, end]}
+        spans.append((offset, end, crc))
+        if dtype != PLAIN_NAMES[how.code]:
+            logical.append(f"{name}={dtype}")
+        offset = end
     metadata = {"format": _MARK, **notes, "crc32": "".join(crc for _, _, crc in sorted(spans))}
     if logical:
         metadata["logical"] = " ".join(logical)
@@ -137,6 +138,6 @@ def crc_of(array: Array) -> str:
 
 
 def _code_size(array: Array) -> int:
-    how = kept(array.dtype.name)
+    how = kept(name_of(array.dtype))
     assert how is not None
     return CODE_SIZES[how.code]

@@ -26,8 +26,9 @@ from padiff.store.shards import LARGEST_HEADER, LENGTH, Header, Piece
 from padiff.store.statistics import COLUMNS, LEVELS, SAMPLED, Stats
 from padiff.store.strict import Malformed
 
-_MOST_MAPPED = 64
-"""Shards open at one time: each takes a file descriptor."""
+_MOST_MAPPED = 16
+"""Shards open at one time: each takes a file descriptor, and up to its size of memory."""
+_WORTH_RELEASING = 1 << 20
 _DESCRIBED = re.compile(r"(\w+)\[((?:\d{1,15}(?:,\d{1,15})*)?)\]\Z", re.ASCII)
 
 
@@ -153,6 +154,7 @@ class _Shard:
         self._folder = folder
         self._tables: dict[str, Array] = {}
         self._ends: Any = None
+        self._released = 0
         descriptor = open_file(folder, listed.file)
         try:
             check_size(folder, listed.file, descriptor, listed.size)
@@ -215,11 +217,21 @@ class _Shard:
         return self._ends
 
     def release(self, name: str) -> None:
-        """Tell the system that the pages of a tensor are not needed; whoever still reads them gets them again."""
+        """Tell the system that the pages of a tensor are not needed; whoever still reads them gets them again.
+
+        Small tensors share pages, and asking costs time: what they take together is given back together.
+        """
         piece = self.header.pieces[name]
-        start = piece.start - piece.start % mmap.PAGESIZE
-        if piece.size and hasattr(mmap, "MADV_DONTNEED"):
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        if piece.size >= _WORTH_RELEASING:
+            start = piece.start - piece.start % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, start, piece.start + piece.size - start)
+            return
+        self._released += piece.size
+        if self._released >= _WORTH_RELEASING:
+            self._released = 0
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def _read_head(self, descriptor: int) -> bytes:
         name = self.listed.file

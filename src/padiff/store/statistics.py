@@ -25,7 +25,7 @@ _BLOCK = 32768
 _GOLDEN = 11400714819323198485
 """2 to the power of 64, divided by the golden ratio: multiples of it spread evenly at every scale."""
 _HUGE = 1e150
-"""From here on squares may overflow."""
+"""From here on squares may overflow; below its inverse they vanish."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -173,10 +173,10 @@ class _Sums:
         if not block.size:
             return
         self.zero += block.size - int(np.count_nonzero(block))
-        self.minimum = min(self.minimum, float(block.min()))
-        self.maximum = max(self.maximum, float(block.max()))
-        scale = max(-float(block.min()), float(block.max()), 0.0)
-        scale = scale if scale > _HUGE else 1.0
+        lowest, highest = float(block.min()), float(block.max())
+        self.minimum, self.maximum = min(self.minimum, lowest), max(self.maximum, highest)
+        scale = max(-lowest, highest)
+        scale = scale if scale > _HUGE or 0 < scale < 1 / _HUGE else 1.0
         scaled = block if scale == 1.0 else block / scale
         self.l1 = _capped(self.l1 + _capped(scale * float(np.abs(scaled).sum())))
         self.l2 = _capped(math.hypot(self.l2, _capped(scale * math.sqrt(float(np.dot(scaled, scaled))))))
