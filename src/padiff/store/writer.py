@@ -26,7 +26,7 @@ Kind = Literal["full", "stats", "hash"]
 MIB = 1 << 20
 WAITING_BYTES = 64 * MIB
 """Of tensors handed over and not yet looked at."""
-SHARD_BYTES = 32 * MIB
+SHARD_BYTES = 64 * MIB
 
 
 class DumpWriter:
