@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +327,12 @@ def test_extras_are_json(extra: Any, tmp_path: Path) -> None:
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="kind is 'half', expected one of full, stats, hash"):
         DumpWriter(tmp_path / "run", tree=tree(), facts=FACTS, kind="half")  # type: ignore[arg-type]
+
+
+def test_a_tree_out_of_order_is_refused(tmp_path: Path) -> None:
+    good = tree()
+    wrong = dataclasses.replace(
+        good, nodes=(good.nodes[0], dataclasses.replace(good.nodes[1], parent=2), good.nodes[2])
+    )
+    with pytest.raises(ArgumentError, match=r"node 1 \('first'\) does not come after its parent, node 2"):
+        DumpWriter(tmp_path / "run", tree=wrong, facts=FACTS)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from padiff.errors import ArgumentError
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
 from padiff.store import strict
 from padiff.store.facts import Facts
@@ -25,6 +26,11 @@ def encode_tree(tree: ModuleTree) -> dict[str, Any]:
         """Only whether two are equal means something: small numbers say as much."""
         return identities.setdefault(identity, len(identities))
 
+    for place, node in enumerate(tree.nodes):
+        if node.index != place or not (0 <= node.parent < place or node.parent == -1 == place - 1):
+            raise ArgumentError(
+                f"tree: node {place} ({node.path!r}) does not come after its parent, node {node.parent}"
+            )
     nodes = [_encode_node(node, number) for node in tree.nodes]
     return {"framework": tree.framework, "name": tree.name, "nodes": nodes}
 
