@@ -25,7 +25,7 @@ MOST_TENSORS = 16384
 MOST_SUMMARIES = 4096
 """In one shard, so that few wait in memory."""
 _BUFFER = 1 << 18
-_UNWRITTEN = 2
+_UNWRITTEN = 3
 """Files that may be on their way to the disk while the next is filled."""
 
 

@@ -26,13 +26,13 @@ Kind = Literal["full", "stats", "hash"]
 MIB = 1 << 20
 WAITING_BYTES = 64 * MIB
 """Of tensors handed over and not yet looked at."""
-SHARD_BYTES = 64 * MIB
+SHARD_BYTES = 32 * MIB
 
 
 class DumpWriter:
     """A dump in the making. As a context manager it is whole when the block ends, and gone when the block raises.
 
-    Tensors waiting to be looked at take at most ``waiting_bytes`` of memory, the shard being filled and the two on
+    Tensors waiting to be looked at take at most ``waiting_bytes`` of memory, the shard being filled and three on
     their way to the disk ``shard_bytes`` each; a single larger tensor is taken when it is alone.
     """
 
