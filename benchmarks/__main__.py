@@ -1,5 +1,5 @@
-"""``python -m benchmarks [aligned] [growth] [tensors] [--repeat N] [--json FILE] [--toy]``, and with options of their
-own ``python -m benchmarks localise`` and ``python -m benchmarks clean``."""
+"""``python -m benchmarks [aligned] [growth] [tensors] [store] [--repeat N] [--json FILE] [--toy]``, and with options
+of their own ``python -m benchmarks localise`` and ``python -m benchmarks clean``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-NAMES = ("aligned", "growth", "tensors")
+NAMES = ("aligned", "growth", "tensors", "store")
 COMMANDS = ("localise", "clean")
 """Count instead of timing, and have options of their own."""
 

@@ -24,5 +24,9 @@ class WeightError(PadiffError):
     """Base's weights cannot be put into raw."""
 
 
+class DumpError(PadiffError):
+    """A dump cannot be written or read: missing, damaged, foreign, of a newer schema, or no room for it."""
+
+
 class NotAvailableError(PadiffError, NotImplementedError):
     """A documented capability that this version does not have yet."""

@@ -1,1 +1,30 @@
-"""Traces on disk: comes with dumps."""
+"""Traces on disk: written while a model runs, read lazily, never unpickled. The format is docs/dump-format.md."""
+
+from padiff.store.facts import Facts
+from padiff.store.nested import Opaque
+from padiff.store.places import dumps_below, place
+from padiff.store.reader import Dump, StepDump
+from padiff.store.statistics import Gap, Stats, gap, statistics
+from padiff.store.step_writer import StepWriter
+from padiff.store.steps import Draw
+from padiff.store.values import LostValue, StoredValue
+from padiff.store.writer import DumpWriter, Kind
+
+__all__ = [
+    "Draw",
+    "Dump",
+    "DumpWriter",
+    "Facts",
+    "Gap",
+    "Kind",
+    "LostValue",
+    "Opaque",
+    "Stats",
+    "StepDump",
+    "StepWriter",
+    "StoredValue",
+    "dumps_below",
+    "gap",
+    "place",
+    "statistics",
+]

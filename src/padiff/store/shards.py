@@ -1,0 +1,143 @@
+"""One shard: a safetensors file, its header built and read here."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from padiff.records import Array
+from padiff.store import strict
+from padiff.store.checks import crc32
+from padiff.store.dtypes import CODE_SIZES, PLAIN_NAMES, as_bytes, kept, name_of
+from padiff.store.strict import Malformed
+
+LENGTH = struct.Struct("<Q")
+LARGEST_HEADER = 100_000_000
+"""What the safetensors library accepts."""
+_MOST_AXES = 64
+_MARK = "padiff-dump"
+
+
+class Piece(NamedTuple):
+    """One tensor of a shard."""
+
+    dtype: str
+    """Its name in numpy and ml_dtypes, which may be another than the one safetensors is told."""
+    shape: tuple[int, ...]
+    start: int
+    """Where its bytes begin, counted from the start of the file."""
+    size: int
+    crc: str
+
+
+class Header(NamedTuple):
+    """What the head of a shard says."""
+
+    pieces: Mapping[str, Piece]
+    notes: Mapping[str, str]
+    """The metadata of the file, without what describes single tensors."""
+
+
+def build(tensors: Sequence[tuple[str, Array, str]], notes: Mapping[str, str]) -> tuple[bytes, list[int]]:
+    """The head of a file that holds (name, array, crc) of each, and in which order the arrays follow it.
+
+    Wide elements come first, so that each array is aligned; safetensors allows no gaps.
+    """
+    order = sorted(range(len(tensors)), key=lambda place: -_code_size(tensors[place][1]))
+    # An empty tensor begins where the next one does. Its crc is that of no bytes, wherever it is listed.
+    entries: dict[str, Any] = {}
+    spans, logical, offset = [], [], 0
+    for place in order:
+        name, array, crc = tensors[place]
+        dtype, end = name_of(array.dtype), offset + array.nbytes
+        how = kept(dtype)
+        assert how is not None
+        shape = [*array.shape, how.parts] if how.parts > 1 else list(array.shape)
+        entries[name] = {"dtype": how.code, "shape": shape, "data_offsets": [offset, end]}
+        spans.append((offset, end, crc))
+        if dtype != PLAIN_NAMES[how.code]:
+            logical.append(f"{name}={dtype}")
+        offset = end
+    metadata = {"format": _MARK, **notes, "crc32": "".join(crc for _, _, crc in sorted(spans))}
+    if logical:
+        metadata["logical"] = " ".join(logical)
+    text = strict.encode({"__metadata__": metadata, **entries})
+    text += b" " * (-len(text) % 8)
+    return LENGTH.pack(len(text)) + text, order
+
+
+def read(head: bytes, size: int) -> Header:
+    """What a head says, after holding it against the size of its file; raises Malformed."""
+    document = strict.table(strict.decode(head[LENGTH.size :]), "the header")
+    metadata = {
+        key: strict.text(value, "metadata")
+        for key, value in strict.table(document.pop("__metadata__", None), "__metadata__").items()
+    }
+    if metadata.pop("format", None) != _MARK:
+        raise Malformed("the shard belongs to no dump")
+    entries = sorted((_entry(entry), name) for name, entry in document.items())
+    crcs = metadata.pop("crc32", "")
+    strict.hexadecimal(crcs, "crc32", 8 * len(entries))
+    logical = _logical(metadata.pop("logical", ""), document.keys())
+    position = 0
+    pieces = {}
+    for place, ((start, end, code, shape), name) in enumerate(entries):
+        if start != position:
+            raise Malformed(f"tensor {name!r} begins at {start}, expected {position}")
+        position = end
+        dtype, shape = _described(name, code, shape, logical.get(name))
+        pieces[name] = Piece(dtype, shape, len(head) + start, end - start, crcs[8 * place : 8 * place + 8])
+    if len(head) + position != size:
+        raise Malformed(f"the tensors end at {len(head) + position}, the file at {size}")
+    return Header(pieces, metadata)
+
+
+def _entry(entry: Any) -> tuple[int, int, str, tuple[int, ...]]:
+    table = strict.table(entry, "a tensor", frozenset({"dtype", "shape", "data_offsets"}))
+    code = strict.text(table["dtype"], "dtype")
+    if code not in CODE_SIZES:
+        raise Malformed(f"dtype {code[:60]!r} is unknown")
+    axes = strict.array(table["shape"], "shape")
+    if len(axes) > _MOST_AXES + 1:
+        raise Malformed(f"a tensor has {len(axes)} axes")
+    shape = tuple(strict.integer(axis, "shape") for axis in axes)
+    start, end = (strict.integer(offset, "data_offsets") for offset in strict.array(table["data_offsets"], "span", 2))
+    if end - start != math.prod(shape) * CODE_SIZES[code]:
+        raise Malformed(f"a tensor of shape {list(shape)} and dtype {code} cannot have {end - start} bytes")
+    return start, end, code, shape
+
+
+def _logical(text: str, names: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in text.split():
+        name, _, dtype = word.partition("=")
+        if name not in names or name in found:
+            raise Malformed(f"the logical dtype {word[:60]!r} belongs to no tensor")
+        found[name] = dtype
+    return found
+
+
+def _described(name: str, code: str, shape: tuple[int, ...], dtype: str | None) -> tuple[str, tuple[int, ...]]:
+    """The dtype and shape that a tensor had before it was made fit for safetensors."""
+    if dtype is None:
+        return PLAIN_NAMES[code], shape
+    how = kept(dtype)
+    if how is None or how.code != code:
+        raise Malformed(f"tensor {name!r} is said to be {dtype[:60]!r}, kept as {code}")
+    if how.parts == 1:
+        return dtype, shape
+    if not shape or shape[-1] != how.parts:
+        raise Malformed(f"tensor {name!r} is said to be {dtype}, its last axis is not {how.parts}")
+    return dtype, shape[:-1]
+
+
+def crc_of(array: Array) -> str:
+    return crc32(as_bytes(array))
+
+
+def _code_size(array: Array) -> int:
+    how = kept(name_of(array.dtype))
+    assert how is not None
+    return CODE_SIZES[how.code]

@@ -1,0 +1,174 @@
+"""One step of a dump in the making: what is seen goes to disk, who is who stays until the step ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from padiff.errors import ArgumentError
+from padiff.records import Array, Call, ModuleTree, StepTrace, Value
+from padiff.store import nested, strict
+from padiff.store.index import SCHEMA
+from padiff.store.steps import FORMAT, StackTable, encode_call
+
+
+class Handle:
+    """A tensor that was handed over; its number in the dump is known once the writer came to it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+
+class Takes(Protocol):
+    """Takes tensors, and steps that have ended."""
+
+    def add(self, array: Array, *, owned: bool = False, key: str | None = None) -> Handle: ...
+
+    def end_step(self, step: StepWriter, document: Mapping[str, Any]) -> None: ...
+
+
+class StepWriter:
+    """One step in the making: takes calls, gradients and state as they come."""
+
+    def __init__(self, writer: Takes, step: int, tree: ModuleTree) -> None:
+        self.step = step
+        self.stacks = StackTable()
+        self._writer = writer
+        self._tree = tree
+        self._calls: list[dict[str, Any]] = []
+        self._tensors: dict[int, Any] = {}
+        self._gradients: dict[int, Any] = {}
+        self._more: dict[str, Any] = {}
+
+    def tensor(self, number: int, value: Value | Array, *, owned: bool = False) -> None:
+        """A tensor of the trace, by its number there; the first sight of it counts."""
+        if number not in self._tensors:
+            self._tensors[number] = self._reference(value, owned)
+
+    def leave_out(self, number: int, value: Value) -> None:
+        """A tensor of which only shape and dtype are kept."""
+        self._tensors.setdefault(number, _lost(value, "left out"))
+
+    def call(self, call: Call, *, owned: bool = False) -> None:
+        """A call that has ended, with those of its tensors that were not seen before."""
+        for slot in (*call.inputs, *call.outputs):
+            self.tensor(slot.tensor, slot.value, owned=owned)
+        self._calls.append(encode_call(call, self._tree, self.stacks))
+
+    def gradient(self, number: int, value: Value | Array, *, owned: bool = False) -> None:
+        """The gradient of a tensor, in the order in which backward makes them; a later one replaces an earlier."""
+        self._gradients.pop(number, None)
+        self._gradients[number] = self._reference(value, owned)
+
+    def loss(self, value: Value | Array | None) -> None:
+        if value is not None:
+            self._more["loss"] = self._reference(value, False)
+
+    def parameter_gradients(self, values: Mapping[str, Value | Array | None]) -> None:
+        """By path; None where backward reached the parameter not at all."""
+        self._more["parameter_gradients"] = {
+            path: None if value is None else self._reference(value, False) for path, value in values.items()
+        }
+
+    def weights(self, values: Mapping[str, Value | Array]) -> None:
+        """Parameters by path; one that has not changed since an earlier step is not stored again."""
+        self._more["weights"] = self._state("weight", values)
+
+    def buffers(self, values: Mapping[str, Value | Array]) -> None:
+        self._more["buffers"] = self._state("buffer", values)
+
+    def arguments(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
+        """What the model was called with: (positional, by name), tensors as arrays or values."""
+        args, kwargs = arguments
+        self._more["arguments"] = {
+            "args": [nested.encode(item, self._argument) for item in args],
+            "kwargs": {str(name): nested.encode(item, self._argument) for name, item in kwargs.items()},
+        }
+
+    def draw(self, name: str, value: Value | Array, path: str = "") -> None:
+        """Random numbers that the run drew."""
+        row = {"name": name, "tensor": self._reference(value, False)}
+        self._more.setdefault("draws", []).append({**row, "path": path} if path else row)
+
+    def noise(self, noise: Mapping[str, Mapping[Any, float]]) -> None:
+        """Predicted rounding noise: role (``tensors``, ``gradients``, ``weights``) to key to number."""
+        self._more["noise"] = {
+            role: {str(key): float(x) if math.isfinite(x) else None for key, x in row.items()}
+            for role, row in noise.items()
+        }
+
+    def extra(self, extra: Mapping[str, Any]) -> None:
+        """Anything that JSON can say."""
+        self._more["extra"] = plain_json(extra, "extra")
+
+    def trace(self, trace: StepTrace) -> None:
+        """All of a step that is over."""
+        for call in trace.calls:
+            self.call(call)
+        for number, gradient in trace.gradients.items():
+            self.gradient(number, gradient)
+        self.loss(trace.loss)
+        self.parameter_gradients(trace.parameter_gradients)
+
+    def end(self, *, ran_backward: bool = False) -> None:
+        """The step is over."""
+        document = {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "step": self.step,
+            "ran_backward": ran_backward,
+            "calls": self._calls,
+            "frames": [list(frame) for frame in self.stacks.frames],
+            "stacks": [list(stack) for stack in self.stacks.stacks],
+            "tensors": [self._tensors.get(number) for number in range(max(self._tensors, default=-1) + 1)],
+            "gradients": [[number, entry] for number, entry in self._gradients.items()],
+            **self._more,
+        }
+        self._writer.end_step(self, document)
+
+    def _state(self, role: str, values: Mapping[str, Value | Array]) -> dict[str, Any]:
+        return {path: self._reference(value, False, f"{role} {path}") for path, value in values.items()}
+
+    def _argument(self, value: Any) -> Any:
+        return self._reference(value, False) if isinstance(value, np.ndarray | np.generic) or _is_value(value) else None
+
+    def _reference(self, value: Any, owned: bool, key: str | None = None) -> Any:
+        """A handle or, for a value whose elements are gone, what is still known of it."""
+        if isinstance(value, np.ndarray | np.generic):
+            return self._writer.add(np.asarray(value), owned=owned, key=key)
+        if value.overwritten:
+            return _lost(value, "overwritten")
+        handle = self._writer.add(value.numpy(), owned=owned, key=key)
+        return _lost(value, "overwritten") if value.overwritten else handle
+
+
+def resolved(thing: Any) -> Any:
+    """The document with numbers in place of handles."""
+    if type(thing) is dict:
+        return {key: resolved(item) for key, item in thing.items()}
+    if type(thing) is list:
+        return [resolved(item) for item in thing]
+    return thing.number if type(thing) is Handle else thing
+
+
+def _lost(value: Value, why: str) -> dict[str, Any]:
+    return {"dtype": value.dtype, "shape": list(value.shape), "lost": why}
+
+
+def _is_value(thing: Any) -> bool:
+    return all(hasattr(thing, name) for name in ("shape", "dtype", "overwritten", "numpy", "release"))
+
+
+def plain_json(value: Mapping[str, Any], what: str) -> Any:
+    """A copy that JSON can say, taken now."""
+    try:
+        return strict.decode(strict.encode(dict(value)))
+    except (TypeError, ValueError, RecursionError, strict.Malformed) as error:
+        raise ArgumentError(
+            f"{what} cannot be written as JSON: {error}", "use strings, numbers, lists, dicts"
+        ) from None

@@ -1,0 +1,157 @@
+"""A small model and its trace, drawn by hand: no framework is needed to write a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from padiff.records import Array, Call, Frame, ModuleNode, ModuleTree, Slot, StepTrace, TensorSpec
+from padiff.store import Dump, DumpWriter, Facts, LostValue, StoredValue
+from padiff.store.writer import Kind
+
+FACTS = Facts("torch", "2.13.0", "Net", created="2026-01-01T00:00:00+00:00", padiff="1.0", python="3.11.7")
+HERE = Path(__file__).as_posix()
+
+
+class ArrayValue:
+    """A value that is an array."""
+
+    def __init__(self, array: Array, overwritten: bool = False) -> None:
+        self._array = array
+        self.shape = array.shape
+        self.dtype = array.dtype.name
+        self.overwritten = overwritten
+
+    def numpy(self) -> Array:
+        return self._array
+
+    def release(self) -> None:
+        self._array = self._array[:0]
+
+
+def tree() -> ModuleTree:
+    weight = TensorSpec("weight", (3, 4), "float32", 140_000_000_001)
+    tied = TensorSpec("weight", (3, 4), "float32", 140_000_000_001)
+    count = TensorSpec("count", (), "int64", 140_000_000_003, computed=True)
+    return ModuleTree(
+        "torch",
+        "Net",
+        (
+            ModuleNode(0, "", "Net", None, -1, (1, 2), (), (count,), 10, "Net()"),
+            ModuleNode(1, "first", "Linear", "linear", 0, (), (weight,), (), 11, lambda: "Linear(4, 3)"),
+            ModuleNode(2, "last", "Linear", "linear", 0, (), (tied,), (), 11, "Linear(4, 3)", atomic=True),
+        ),
+    )
+
+
+def arrays() -> dict[int, Array]:
+    generator = np.random.default_rng(3)
+    return {
+        0: generator.standard_normal((2, 4), dtype=np.float32),
+        1: generator.standard_normal((2, 3)).astype(ml_dtypes.bfloat16),
+        2: np.array(7),
+        3: generator.standard_normal((2, 3)) + 1j,
+        4: generator.integers(0, 2, 5).astype(bool),
+        5: np.zeros((0, 3), np.float16),
+    }
+
+
+def trace(step: int = 0, scale: float = 1.0) -> StepTrace:
+    held = {number: ArrayValue((array * scale).astype(array.dtype)) for number, array in arrays().items()}
+    outer = Frame(HERE, 1, "forward")
+    inner = (outer, Frame(HERE, 3, "forward"))
+    calls = (
+        Call(
+            1, 0, 1, "first", "Linear", 0, (Slot("0", 0, held[0], True),), (Slot("", 1, held[1], True),), (1, 2), inner
+        ),
+        Call(2, 0, 2, "last", "Linear", 0, (Slot("0", 1, held[1], True),), (Slot("", 3, held[3]),), (2, 4), inner),
+        Call(3, 0, 2, "last", "Linear", 1, (Slot("x.0", 4, held[4]),), (Slot("", 5, held[5]),), (4, 6), (outer,)),
+        Call(0, -1, 0, "", "Net", 0, (Slot("0", 0, held[0]), Slot("n", 2, held[2])), (Slot("", 3, held[3]),), (0, 6)),
+    )
+    gradients = {3: ArrayValue(arrays()[3] * 2), 0: ArrayValue(arrays()[0] * 3)}
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    return StepTrace(
+        step, calls, gradients, ArrayValue(np.float32(0.5) * np.ones(())), {"w": ArrayValue(weight), "b": None}, True
+    )
+
+
+def state(step: int = 0) -> dict[str, Any]:
+    return {
+        "weights": {"first.weight": ArrayValue(np.arange(12, dtype=np.float32).reshape(3, 4))},
+        "buffers": {"count": ArrayValue(np.array(step))},
+        "arguments": ((np.ones(3, np.float32), [1, None, {"a": (2.5, "x")}]), {"mask": np.array([True])}),
+        "noise": {"tensors": {1: 1e-7, 3: float("inf")}, "weights": {"first.weight": 0.5}},
+        "extra": {"lr": 0.1, "tags": ["a"]},
+    }
+
+
+def write(
+    path: Path, kind: Kind = "full", steps: int = 2, scale: float = 1.0, more: bool = False, **options: Any
+) -> Path:
+    """A dump of a few steps, with everything a dump may hold, or one draw more."""
+    with DumpWriter(path, tree=tree(), facts=FACTS, kind=kind, extra={"note": "sketch"}, **options) as writer:
+        for number in range(steps):
+            step = writer.begin_step(number)
+            step.trace(trace(number, scale))
+            for name, value in state(number).items():
+                getattr(step, name)(value)
+            step.draw("dropout", np.array([0, 1], np.uint8), "first")
+            if more:
+                step.draw("normal", np.ones(2))
+            step.end(ran_backward=True)
+    return path
+
+
+def contents(path: Path) -> Mapping[str, Any]:
+    """All that a reader can learn from a dump, as plain data: what two equal dumps have in common."""
+    with Dump.open(path) as dump:
+        dump.check()
+        found: dict[str, Any] = {
+            "kind": dump.kind,
+            "facts": dump.facts.to_dict(),
+            "tree": dump.tree.to_dict(),
+            "extra": dump.extra,
+        }
+        for step in dump.steps:
+            read = step.trace()
+            found[f"step {step.number}"] = {
+                "calls": [
+                    (
+                        *(c.index, c.parent, c.node, c.path, c.kind, c.occurrence, c.tensors, c.stack),
+                        *((s.name, s.tensor, s.tracked) for s in (*c.inputs, *c.outputs)),
+                    )
+                    for c in read.calls
+                ],
+                "sources": [dump.source_line(f) for c in read.calls for f in c.stack],
+                "ran_backward": read.ran_backward,
+                "tensors": {n: plain(v) for n, v in step.tensors.items()},
+                "gradients": [(n, plain(v)) for n, v in step.gradients.items()],
+                "loss": plain(step.loss),
+                "parameter_gradients": {p: plain(v) for p, v in step.parameter_gradients.items()},
+                "weights": {p: plain(v) for p, v in step.weights.items()},
+                "buffers": {p: plain(v) for p, v in step.buffers.items()},
+                "arguments": plain(step.arguments),
+                "draws": [(d.name, d.path, plain(d.value)) for d in step.draws],
+                "noise": str(step.noise),
+                "extra": step.extra,
+            }
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value as something that can be compared with ``==``."""
+    if isinstance(value, (tuple, list)):
+        return [type(value).__name__, *map(plain, value)]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if not isinstance(value, (StoredValue, LostValue)):
+        return value
+    if value.kind == "lost":
+        return value.dtype, value.shape, value.overwritten
+    elements = value.numpy().tobytes() if value.whole else None
+    summary = str(value.statistics()) if value.kind == "stats" else None
+    return value.dtype, value.shape, elements, value.digest(), summary
