@@ -421,6 +421,8 @@ class StepComparison(PlainData):
     unmatched: tuple[Unmatched, ...] = ()
     alike: bool = True
     """Both models call the same leaves under the same modules."""
+    doubtful: bool = False
+    """Outputs were left out because their modules seem to end elsewhere in base."""
     local: tuple[Comparison, ...] = ()
     """What each call adds when it is fed base's tensors, where a second look was taken."""
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,6 +40,10 @@ MASKED = -5000.0
 
 Key = tuple[str, str, int, int]
 """Phase, role, base's call (-1 where it does not matter) and base's tensor."""
+
+
+Sort = tuple[str, str, str]
+"""Kind of base's module, kind of raw's, name of the input."""
 
 
 @dataclass
@@ -80,6 +84,10 @@ class Beside(Protocol):
         """Whether the two may end at different places without anything being wrong."""
         ...
 
+    def begins_elsewhere(self, base: Call, raw: Call) -> bool:
+        """Whether they may begin at different places, too."""
+        ...
+
 
 class Itself:
     """Base beside itself."""
@@ -107,6 +115,8 @@ class Itself:
 
     def loose(self, base: Call, raw: Call) -> bool:
         return False
+
+    begins_elsewhere = loose
 
 
 class Other:
@@ -142,6 +152,17 @@ class Other:
         unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
         return not self._pairing.alike and (node.layer is None or unfinished)
 
+    def begins_elsewhere(self, base: Call, raw: Call) -> bool:
+        node = self._tree.nodes[base.node]
+        return not self._pairing.alike and node.layer is None and bool(node.children) and raw.parent >= 0
+
+
+class Excuse(NamedTuple):
+    """What a call was given besides, that differs from what base's was given: a mask, a table of positions."""
+
+    sort: Sort
+    fault: Fault
+
 
 class LocalRun:
     """Feeds a model base's tensors and compares what it makes of them."""
@@ -164,6 +185,8 @@ class LocalRun:
         self.pairs: list[tuple[Call, Call]] = []
         self.comparisons: list[Comparison] = []
         self.faults: list[Fault] = []
+        """Filled when the run is over: forward first, then backward, each in the order of computation."""
+        self._accused: list[tuple[Fault, list[Excuse]]] = []
         self.gaps: dict[Key, float] = {}
         self._met: dict[int, tuple[Call | None, Call]] = {}
         """Raw's calls with base's beside them."""
@@ -171,8 +194,12 @@ class LocalRun:
         """Raw call to the calls of its children that have ended, in order."""
         self._doubtful: list[Fault] = []
         """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
-        self._excuses: dict[int, Fault] = {}
+        self._excuses: dict[int, list[Excuse]] = {}
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
+        self._idle: set[Sort] = set()
+        """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
+        self._faulty: set[int] = set()
+        """Raw calls in which something was found."""
         self._lost = False
         """Something could not be replaced: what differs from here on may come from there."""
 
@@ -191,6 +218,8 @@ class LocalRun:
                 continue
             if not outcome.agrees and other is not call.inputs[0] and self._besides(one, other):
                 continue
+            if not outcome.agrees and self._beside.begins_elsewhere(base, call):
+                continue  # it may begin elsewhere, too: its children will tell
             if call.parent < 0 and not outcome.agrees:  # the caller's own choice, and for the caller to mend
                 self._lost = True
                 continue
@@ -200,7 +229,8 @@ class LocalRun:
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""
         besides = other is not call.inputs[0] and self._besides(one, other)
-        found = self._compare("forward", "input", base, call, one, other, "beside" if besides else "edge")
+        kind = "beside" if besides else "elsewhere" if self._beside.begins_elsewhere(base, call) else "edge"
+        found = self._compare("forward", "input", base, call, one, other, kind)
         if self._backward and one.tracked and not other.tracked and found[0].agrees:
             self._cut(base, call, one, other, between=True)
         return found
@@ -239,6 +269,8 @@ class LocalRun:
             if self._backward and one.tracked and not other.tracked and outcome.agrees:
                 self._cut(base, call, one, other, between=False)
             self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+        if call.index not in self._faulty:
+            self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
         return feeds
 
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
@@ -258,7 +290,7 @@ class LocalRun:
         place = self._around(call, other) if between else (base, call)
         before = self._before(call) if between else None
         after = call if between else None
-        self.faults.append(Fault("backward", *place, comparison, between=between, before=before, after=after))
+        self._accused.append((Fault("backward", *place, comparison, between=between, before=before, after=after), []))
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
         pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
@@ -315,9 +347,9 @@ class LocalRun:
         if outcome.numbers is not None:
             self.gaps[key] = max(self.gaps.get(key, 0.0), outcome.numbers.rmse)
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
-        if outcome.agrees or kind != "beside":
+        if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
-        if not outcome.agrees and (kind != "beside" or role == "input"):
+        if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
             self._accuse(phase, role, base, call, one, other, comparison, kind, arranged)
         return outcome, arranged
 
@@ -378,26 +410,24 @@ class LocalRun:
             expected=None if arranged is None else np.array(arranged),
             found=np.array(other.value.numpy()),
         )
-        earlier = None if phase == "backward" or kind == "beside" else self._excuse(call)
         if kind == "beside":
-            self._excuses.setdefault(call.index, fault)
-        elif earlier is not None:
-            self.faults.append(earlier)
+            self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
         elif kind == "doubtful":
             self._doubtful.append(fault)
         elif kind == "edge" and self._doubtful:
-            self.faults.append(self._doubtful[-1])
+            self._accuse_now(call, self._doubtful[-1])
             self._doubtful.clear()
         else:
-            self.faults.append(fault)
+            self._accuse_now(call, fault)
 
-    def _excuse(self, call: Call) -> Fault | None:
-        """What the outermost call around was given besides, and base's wasn't: a mask, a table of positions."""
-        found, index = None, call.index
+    def _accuse_now(self, call: Call, fault: Fault) -> None:
+        excuses: list[Excuse] = []
+        index = call.index
         while index in self._met:
-            found = self._excuses.get(index, found)
+            self._faulty.add(index)
+            excuses = [*self._excuses.get(index, ()), *excuses]
             index = self._met[index][1].parent
-        return found
+        self._accused.append((fault, excuses if fault.phase == "forward" else []))
 
     def _before(self, call: Call) -> Call | None:
         """The child of the same parent that ended last before this one began."""
@@ -419,10 +449,14 @@ class LocalRun:
         return own or call, call
 
     def finish(self) -> None:
-        """The model's own output tells whether what was doubtful mattered."""
+        """The model's own output tells whether what was doubtful mattered; of what calls were given besides, the
+        outermost that never went well is to blame for what went wrong inside."""
         wrong = any(c.role == "output" and c.raw_path == "" and not c.agrees for c in self.comparisons)
         if wrong and self._doubtful:
-            self.faults.insert(0, self._doubtful[-1])
+            self._accused.insert(0, (self._doubtful[-1], []))
+        for fault, excuses in self._accused:
+            blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
+            self.faults.append(blamed or fault)
 
 
 def _masked_alike(base: Array, raw: Array) -> Array:

@@ -37,10 +37,14 @@ def localise(
     *,
     twins: bool,
     tolerance: Tolerance,
+    gradients_agree: bool = False,
     forward: bool = True,
     backward: bool = True,
 ) -> Located:
-    """Run both again, synchronised; everything is afterwards as it was before."""
+    """Run both again, synchronised; everything is afterwards as it was before.
+
+    ``gradients_agree`` says that the parameters' gradients do when raw runs by itself.
+    """
     backward = backward and job.backward
     reference = _reference(job, base, step, backward=backward)
     noise: Noise | None = None
@@ -64,7 +68,7 @@ def localise(
     if backward:
         judged += state.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
     faults = run.faults
-    if not pairing.alike and all(one.agrees for one in judged if one.phase == "gradient"):
+    if not pairing.alike and gradients_agree:
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
         # use), and share the same gradient differently. What comes out of it for the parameters agrees.
         faults = [fault for fault in faults if fault.phase == "forward"]

@@ -86,8 +86,8 @@ class _Step:
         job, base, raw = self.job, self.base, self.raw
         done = self._side_by_side()
         located: list[Divergence] = []
-        if wants_second_look(done.comparisons):
-            second = self._second_look()
+        if done.doubtful or wants_second_look(done.comparisons):
+            second = self._second_look(done)
             if second is not None:
                 located = [one for one, _ in divergences_of(second.faults, second.state, second.pairs)]
                 done = replace(done, local=second.comparisons)
@@ -95,7 +95,8 @@ class _Step:
                 done = replace(done, comparisons=tuple(explained(done.comparisons)))
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
-        if job.optimizers is not None and not located and all(comparison.agrees for comparison in found):
+        trees = (job.base.tree, job.raw.tree)
+        if job.optimizers is not None and not located and find_divergence(done, trees) is None:
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             found += state.tensors("weight", "parameter", base.weights(), raw.weights())
@@ -105,11 +106,12 @@ class _Step:
         done = replace(done, comparisons=tuple(found))
         if located:
             return done, located
-        first = find_divergence(done, (job.base.tree, job.raw.tree))
+        first = find_divergence(done, trees)
         return done, [] if first is None else [first]
 
-    def _second_look(self) -> Located | None:
+    def _second_look(self, done: StepComparison) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
+        gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
             return localise(
                 self.job,
@@ -120,6 +122,7 @@ class _Step:
                 self.step,
                 twins=self.twins,
                 tolerance=Tolerance(mode="auto"),
+                gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
             )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]

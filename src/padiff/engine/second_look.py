@@ -20,8 +20,6 @@ def wants_second_look(comparisons: Iterable[Comparison]) -> bool:
 
 def _suspicious(comparison: Comparison) -> bool:
     outcome = comparison.outcome
-    if comparison.role == "input" and comparison.raw_path != "":
-        return False
     if not outcome.agrees:
         return True
     ratio, numbers = outcome.ratio, outcome.numbers

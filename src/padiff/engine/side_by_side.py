@@ -209,13 +209,15 @@ class SideBySide:
                 outcome = _one_sided(gradient, "base")
                 self._comparisons.append(_in_backward(place.met, outcome))
         self._judge_lone_outputs()
+        compared = len(self._comparisons)
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
             self._drop_outputs(set(self._partners.rectified))
             self._drop_outputs(self._ending_elsewhere())
+        doubtful = len(self._comparisons) < compared
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
         return StepComparison(
-            raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched, self._alike
+            raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched, self._alike, doubtful
         )
 
     # --- tensors

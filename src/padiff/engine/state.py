@@ -93,23 +93,27 @@ class State:
         return compare_arrays(expected, raw.numpy(), tolerance)
 
     def _comparison(self, phase: Phase, role: Role, entry: WeightEntry, outcome: Outcome) -> Comparison:
-        base_node = self._owners["base"][entry.sources[0].path]
-        raw_node = self._owners["raw"][entry.path]
+        (base_node, base_unit), (raw_node, raw_unit) = (
+            self._owners["base"][entry.sources[0].path],
+            self._owners["raw"][entry.path],
+        )
+        if base_unit.atomic and raw_unit.atomic:  # inside, each keeps its tensors where it likes
+            base_node, raw_node = base_unit, raw_unit
         name = entry.path.removeprefix(raw_node.path).lstrip(".")
         return Comparison(
             phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
         )
 
 
-def _owners(tree: ModuleTree) -> dict[str, ModuleNode]:
-    """Path of every tensor to its module; inside a layer matched as one thing, to that layer."""
-    found: dict[str, ModuleNode] = {}
+def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:
+    """Path of every tensor to its module, and to the layer matched as one thing that this is part of, or itself."""
+    found: dict[str, tuple[ModuleNode, ModuleNode]] = {}
     unit: list[ModuleNode] = []
     for node in tree.nodes:
         above = unit[node.parent] if node.parent >= 0 else node
         unit.append(above if above.atomic else node)
         for spec in (*node.parameters, *node.buffers):
-            found[_path(node.path, spec.name)] = unit[node.index]
+            found[_path(node.path, spec.name)] = (node, unit[node.index])
     return found
 
 
