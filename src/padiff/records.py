@@ -475,6 +475,8 @@ class Divergence(PlainData):
     source: tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]] = ((), ())
     """The user's lines on each side, where known."""
     causes: tuple[Cause, ...] = ()
+    settings: tuple[tuple[str, Any, Any], ...] = ()
+    """What the two modules were built with and differs: name, base's, raw's."""
     note: str = ""
     base_call: int = -1
     raw_call: int = -1

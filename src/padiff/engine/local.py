@@ -177,9 +177,12 @@ class LocalRun:
         forward: bool = True,
         backward: bool = True,
         change: Callable[[Array], Array] | None = None,
+        look: Callable[[str, str, int, str, Value], None] | None = None,
     ) -> None:
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
         self._forward, self._backward = forward, backward
+        self._look = look
+        """Told of everything before it is compared: phase, role, raw's call, name, raw's value."""
         self._change = change
         """Done to everything that is fed: rounding, imitated."""
         self.pairs: list[tuple[Call, Call]] = []
@@ -198,6 +201,10 @@ class LocalRun:
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._idle: set[Sort] = set()
         """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
+        self._left = False
+        """Something doubtful turned out to be wrong."""
+        self._passed_on: set[int] = set()
+        """Raw calls that were given something wrong and were not fed: what goes wrong inside comes from there."""
         self._faulty: set[int] = set()
         """Raw calls in which something was found."""
         self._lost = False
@@ -264,7 +271,7 @@ class LocalRun:
             if arranged is None or not _same_family(arranged, other.value):
                 self._lost = self._lost or (not outcome.agrees and kind == "output")
                 continue
-            if loose and not outcome.agrees:
+            if loose and not outcome.agrees and call.index not in self._passed_on:
                 continue
             if self._backward and one.tracked and not other.tracked and outcome.agrees:
                 self._cut(base, call, one, other, between=False)
@@ -338,6 +345,8 @@ class LocalRun:
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, kind: str
     ) -> tuple[Outcome, Array | None]:
         key = self._key(phase, role, base, one)
+        if self._look is not None:
+            self._look(phase, role, call.index, other.name or one.name, other.value)
         expected, found = one.value.numpy(), other.value.numpy()
         if role == "input" and phase == "forward":
             expected = _masked_alike(expected, found)
@@ -396,6 +405,8 @@ class LocalRun:
     ) -> None:
         if self._lost or (kind == "edge" and not _comparable(one.value, other.value)):
             return
+        if phase == "forward" and self._misled(call):
+            return
         between = (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
         before = self._before(call) if between else None
@@ -414,11 +425,48 @@ class LocalRun:
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
         elif kind == "doubtful":
             self._doubtful.append(fault)
-        elif kind == "edge" and self._doubtful:
-            self._accuse_now(call, self._doubtful[-1])
+        elif self._doubtful and (kind == "edge" or call.parent < 0):
+            if kind == "edge":
+                self._passed_on |= self._passing_on(call, other)
+            self._accuse_now(call, self._latest_doubt())
             self._doubtful.clear()
+            self._left = True
+        elif self._left and call.parent < 0 and phase == "forward":
+            pass  # what was found wrong in a doubtful place was never replaced, and may have come here
         else:
+            if kind == "edge":
+                self._passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
+
+    def _passing_on(self, call: Call, slot: Slot) -> set[int]:
+        """The calls around this one that merely passed on what they were given."""
+        found: set[int] = set()
+        parent = call.parent
+        while parent in self._met and any(given.tensor == slot.tensor for given in self._met[parent][1].inputs):
+            found.add(parent)
+            parent = self._met[parent][1].parent
+        return found
+
+    def _misled(self, call: Call) -> bool:
+        """Whether the call, or one around it, was given something wrong that could not be replaced."""
+        index = call.index
+        while index in self._met:
+            if index in self._passed_on:
+                return True
+            index = self._met[index][1].parent
+        return False
+
+    def _latest_doubt(self) -> Fault:
+        """What ended last, or the innermost within it that was doubtful already."""
+        found = self._doubtful[-1]
+        for earlier in reversed(self._doubtful[:-1]):
+            index = earlier.raw.parent
+            while index in self._met and index != found.raw.index:
+                index = self._met[index][1].parent
+            if index != found.raw.index:
+                break
+            found = earlier
+        return found
 
     def _accuse_now(self, call: Call, fault: Fault) -> None:
         excuses: list[Excuse] = []
@@ -442,18 +490,15 @@ class LocalRun:
             base, raw = self._met[parent]
             if blamed is None and not any(given.tensor == slot.tensor for given in raw.inputs):
                 blamed = raw
-            if base is not None:
-                return base, blamed or raw
+            if blamed is not None and base is not None:
+                return base, blamed
             parent = raw.parent
         own = self._met.get(call.index, (None, call))[0]
         return own or call, call
 
     def finish(self) -> None:
-        """The model's own output tells whether what was doubtful mattered; of what calls were given besides, the
-        outermost that never went well is to blame for what went wrong inside."""
-        wrong = any(c.role == "output" and c.raw_path == "" and not c.agrees for c in self.comparisons)
-        if wrong and self._doubtful:
-            self._accused.insert(0, (self._doubtful[-1], []))
+        """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
+        inside."""
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             self.faults.append(blamed or fault)
@@ -486,6 +531,6 @@ def _kind(dtype: str) -> str:
 
 
 def _same(base: Slot, raw: Slot) -> bool:
-    if base.value.shape != raw.value.shape or base.value.overwritten or raw.value.overwritten:
+    if math.prod(base.value.shape) != math.prod(raw.value.shape) or base.value.overwritten or raw.value.overwritten:
         return False
     return compare_arranged(base.value.numpy(), raw.value.numpy(), Tolerance(mode="auto"))[0].agrees

@@ -11,6 +11,7 @@ from padiff.capture.session import Session
 from padiff.engine.calibrate import gaps, set_apart
 from padiff.engine.job import Job
 from padiff.engine.local import Itself, LocalRun, Other, Reference
+from padiff.engine.scenes import Scenes, run_again
 from padiff.engine.state import State
 from padiff.records import Call, Comparison, Fault, ModulePairs, Noise, StepTrace, Tolerance, WeightPlan
 
@@ -24,7 +25,8 @@ class Located:
     comparisons: tuple[Comparison, ...]
     state: tuple[Comparison, ...]
     """The loss and the gradients of parameters, computed from base's tensors."""
-    pairs: tuple[tuple[Call, Call], ...] = ()
+    pairs: tuple[tuple[Call, Call], ...]
+    scenes: Scenes
 
 
 def localise(
@@ -52,9 +54,14 @@ def localise(
         reference, noise = _shaken(job, base, reference, step, backward=backward)
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
+
+    def beside() -> Other:
+        calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
+        return Other(calls, job.base.tree, tolerance)
+
     run = LocalRun(
         reference,
-        Other(pairing, job.base.tree, tolerance),
+        beside(),
         tolerance,
         loosely=not pairing.alike,
         forward=forward,
@@ -72,7 +79,17 @@ def localise(
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
         # use), and share the same gradient differently. What comes out of it for the parameters agrees.
         faults = [fault for fault in faults if fault.phase == "forward"]
-    return Located(tuple(faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs))
+    scenes = Scenes(
+        job,
+        plan,
+        reference,
+        found,
+        {call.index: one for one, call in run.pairs},
+        raw,
+        base,
+        run_again(job, raw, reference, pairing, beside, step),
+    )
+    return Located(tuple(faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs), scenes)
 
 
 def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:

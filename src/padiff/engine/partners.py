@@ -58,6 +58,10 @@ class Partners:
         alike.sort(key=lambda one: one.outputs[0].value.shape != shape)  # a pool that rounds up returns another shape
         if alike:
             return alike[0]
+        active = [one for one in candidates if self._base_tree.nodes[one.node].layer not in PASSIVE]
+        active = [one for one in active if one.outputs[0].value.shape == shape and self._same_given(one, call)]
+        if len(active) == 1 and _alters(call):
+            return active[0]
         # Given other things already, it tells nothing by itself; its place in the tree still says whose partner it is.
         return next((one for one in candidates if one.node == hint and one.outputs[0].value.shape == shape), None)
 

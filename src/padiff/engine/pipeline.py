@@ -9,7 +9,7 @@ from dataclasses import replace
 from padiff.align import CallPairing, pair_modules
 from padiff.capture.held import Held
 from padiff.capture.session import Session
-from padiff.diagnose import divergences_of, find_divergence
+from padiff.diagnose import find_divergence
 from padiff.engine.calibrate import predict_noise, set_apart
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
@@ -19,6 +19,7 @@ from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.verdict import result_of
+from padiff.engine.why import explained_places
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -89,7 +90,7 @@ class _Step:
         if done.doubtful or wants_second_look(done.comparisons):
             second = self._second_look(done)
             if second is not None:
-                located = [one for one, _ in divergences_of(second.faults, second.state, second.pairs)]
+                located = explained_places(second)
                 done = replace(done, local=second.comparisons)
             if second is not None and job.tolerance.mode == "auto" and not located:
                 done = replace(done, comparisons=tuple(explained(done.comparisons)))
