@@ -143,9 +143,8 @@ class Scenes:
                     raise Reached
 
         adapter = self.job.raw.adapter
-        with with_settings(adapter, self.job.raw.modules[raw_node], changes):
-            with suppress(Reached):
-                self.run_again(look, wrong.phase != "forward")
+        with with_settings(adapter, self.job.raw.modules[raw_node], changes), suppress(Reached):
+            self.run_again(look, wrong.phase != "forward")
         return seen[0] if seen else None
 
     def _repeats(self) -> bool:
