@@ -10,6 +10,7 @@ from padiff.align import CallPairing, pair_modules
 from padiff.capture.held import Held
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence
+from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import predict_noise, set_apart
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
@@ -19,7 +20,7 @@ from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.verdict import result_of
-from padiff.engine.why import explained_places
+from padiff.engine.why import explained_places, explained_state
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -48,11 +49,12 @@ def run_job(
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
+    after = AfterStep(job, plan, base)
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            one = _Step(job, plan, modules, base, raw, step, twins=matching.anchors is None)
+            one = _Step(job, plan, modules, base, raw, step, after, twins=matching.anchors is None)
             done, found = one.run()
             notes += one.notes
             steps.append(done)
@@ -74,9 +76,11 @@ class _Step:
         base: Session,
         raw: Session,
         step: int,
+        after: AfterStep,
         *,
         twins: bool,
     ) -> None:
+        self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
         self.noise: Noise | None = None
@@ -98,17 +102,20 @@ class _Step:
         state = State(job, self.plan, self.step, self.noise)
         trees = (job.base.tree, job.raw.tree)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
+            self.after.keep_weights()
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             found += state.tensors("weight", "parameter", base.weights(), raw.weights())
-        found += state.tensors("buffer", "buffer", base.buffers(), raw.buffers())
+        buffers = base.buffers(), raw.buffers()
+        found += state.tensors("buffer", "buffer", *buffers)
+        self.after.keep_buffers(*buffers)
         base.clear_gradients()
         raw.clear_gradients()
         done = replace(done, comparisons=tuple(found))
         if located:
             return done, located
         first = find_divergence(done, trees)
-        return done, [] if first is None else [first]
+        return done, [] if first is None else [explained_state(first, done, self.after)]
 
     def _second_look(self, done: StepComparison) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from padiff.align import CallPairing
 from padiff.capture.session import Session
+from padiff.compare.arrays import compare_arrays
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
@@ -21,6 +23,8 @@ from padiff.records import Array, Call, Comparison, Fault, Slot, StepTrace, Tole
 from padiff.weights import build
 
 MOST_SIBLINGS = 8
+MOST_INSIDE = 24
+"""Calls inside a module whose tensors are looked at."""
 
 
 class Reached(BaseException):
@@ -50,13 +54,9 @@ class Scenes:
         calls = {call.index: call for call in self.reference.trace.calls}
         base = calls.get(fault.base.index, fault.base)
         after = self.pairs.get(fault.after.index) if fault.after is not None else None
+        around, handed = self._around(base, fault.raw, after, fault.after)
         return self._scene(
-            fault.comparison,
-            base,
-            fault.raw.node,
-            fault.expected,
-            fault.found,
-            around=self._around(base, after),
+            fault.comparison, base, fault.raw.node, fault.expected, fault.found, around=around, handed=handed
         )
 
     def of_state(self, wrong: Comparison) -> Scene | None:
@@ -67,7 +67,7 @@ class Scenes:
             if trace.loss is None or self.found.loss is None or root is None:
                 return None
             scene = self._scene(wrong, root, 0, trace.loss.numpy(), self.found.loss.numpy())
-            return replace(scene, given=_arrays(root.outputs), retry=lambda changes: None)
+            return replace(scene, given=arrays_of(root.outputs), retry=lambda changes: None)
         path = ".".join(part for part in (wrong.raw_path, wrong.name) if part)
         entry = next((entry for entry in self.plan.entries if entry.path == path), None)
         gradient = self.found.parameter_gradients.get(path)
@@ -92,6 +92,7 @@ class Scenes:
         expected: Array,
         found: Array,
         around: Mapping[str, Array] | None = None,
+        handed: Mapping[str, Array] | None = None,
     ) -> Scene:
         job = self.job
         base_module, raw_module = job.base.modules[base.node], job.raw.modules[raw_node]
@@ -103,15 +104,16 @@ class Scenes:
             layer=job.base.tree.nodes[base.node].layer,
             expected=expected,
             found=found,
-            given=_arrays(base.inputs),
+            given=arrays_of(base.inputs),
             around=around or {},
+            handed=handed or {},
             base_weights=_own(job.base, base.node),
             raw_weights=_own(job.raw, raw_node),
             base_settings=settings_of(job.base.adapter, base_module),
             raw_settings=settings_of(job.raw.adapter, raw_module),
-            agrees=_agreement(wrong),
+            agrees=agreement(wrong),
             retry=lambda changes: self._retry(wrong, raw_node, changes),
-            repeats=self._repeats,
+            repeats=lambda: self._repeats(base),
             tensor=wrong.name,
             gradients={
                 slot.name or "0": self.reference.arrivals[slot.tensor].numpy()
@@ -123,15 +125,23 @@ class Scenes:
             raw_ties=_ties(job.raw, raw_node),
         )
 
-    def _around(self, base: Call, before: Call | None) -> dict[str, Array]:
-        """What the children of a call had returned, up to another child of it."""
+    def _around(
+        self, base: Call, raw: Call, base_after: Call | None, raw_after: Call | None
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What had been returned inside a call, up to a child of it, and what had been given there first.
+
+        Nearest first; of raw's calls only those that base's have nothing beside."""
         found: dict[str, Array] = {}
-        for call in self.reference.trace.calls:
-            if call.parent == base.index and (before is None or call.index < before.index):
-                arrays = list(_arrays(call.outputs).values())
-                if arrays:
-                    found[call.path] = arrays[0]
-        return found
+        handed: dict[str, Array] = {}
+        inside = [*_inside(self.reference.trace, base, base_after)]
+        inside += [call for call in _inside(self.found, raw, raw_after) if call.index not in self.pairs]
+        for call in inside[:MOST_INSIDE]:
+            for place, array in enumerate(arrays_of(call.outputs).values()):
+                found.setdefault(call.path if not place else f"{call.path}[{place}]", array)
+            first = next(iter(arrays_of(call.inputs[:1]).values()), None)
+            if first is not None:
+                handed.setdefault(call.path, first)
+        return found, handed
 
     def _retry(self, wrong: Comparison, raw_node: int, changes: Mapping[str, Any]) -> Array | None:
         seen: list[Array] = []
@@ -147,16 +157,20 @@ class Scenes:
             self.run_again(look, wrong.phase != "forward")
         return seen[0] if seen else None
 
-    def _repeats(self) -> bool:
-        """Whether base returns the same once more."""
-        trace = self.reference.trace
+    def _repeats(self, base: Call) -> bool:
+        """Whether a call of base returns the same once more, as far as this place can tell."""
+        again = next((call for call in self._once_more if call.index == base.index), None)
+        if again is None:
+            return True
+        first, second = (arrays_of(one.outputs) for one in (base, again))
+        return all(_repeated(array, second[name]) for name, array in first.items() if name in second)
+
+    @cached_property
+    def _once_more(self) -> tuple[Call, ...]:
+        """The calls of base, run again."""
         with self.base.again():
-            once_more = self.base.run(trace.step, self.job.arguments()[0], loss_fn=None, backward=False)
-        first, second = (_outputs(one) for one in (trace, once_more))
-        return all(
-            one.shape == two.shape and np.array_equal(one, two, equal_nan=one.dtype.kind in "fc")
-            for one, two in zip(first, second, strict=False)
-        )
+            trace = self.base.run(self.reference.trace.step, self.job.arguments()[0], loss_fn=None, backward=False)
+        return trace.calls
 
 
 def run_again(
@@ -179,7 +193,7 @@ def run_again(
     return run
 
 
-def _agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
+def agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
     tolerance = Tolerance(mode="auto", predicted=wrong.outcome.predicted, sums=wrong.phase == "gradient")
 
     def agrees(base: Array, raw: Array) -> bool:
@@ -188,13 +202,26 @@ def _agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
     return agrees
 
 
-def _arrays(slots: tuple[Slot, ...]) -> dict[str, Array]:
+def arrays_of(slots: tuple[Slot, ...]) -> dict[str, Array]:
     return {slot.name or "0": slot.value.numpy() for slot in slots if not slot.value.overwritten}
 
 
-def _outputs(trace: StepTrace) -> list[Array]:
-    root = next((call for call in trace.calls if call.parent < 0), None)
-    return [] if root is None else list(_arrays(root.outputs).values())
+def _inside(trace: StepTrace, around: Call, before: Call | None) -> list[Call]:
+    """The calls inside one, up to one of its children, the nearest first."""
+    depth = {around.index: 0}
+    found: list[Call] = []
+    for call in sorted(trace.calls, key=lambda call: call.index):
+        if call.parent in depth and (before is None or call.index < before.index):
+            depth[call.index] = depth[call.parent] + 1
+            found.append(call)
+    return sorted(found, key=lambda call: depth[call.index])
+
+
+def _repeated(one: Array, two: Array) -> bool:
+    """The same up to what the order of a sum may change."""
+    if one.shape != two.shape or one.dtype.kind not in "fc":
+        return one.shape == two.shape and bool(np.array_equal(one, two))
+    return compare_arrays(one, two, Tolerance(mode="auto")).agrees
 
 
 def _own(live: LiveTree, node: int) -> dict[str, Array]:

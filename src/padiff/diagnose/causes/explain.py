@@ -14,6 +14,7 @@ from padiff.diagnose.causes import (
     linear,
     norms,
     numerics,
+    optimizers,
     randomness,
     reductions,
     rope,
@@ -39,7 +40,7 @@ UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)
 WHOLE: tuple[Finder, ...] = (numerics.integers, layouts.axes, layouts.shifted, layouts.rearranged)
 """Asked where both tensors hold integers."""
 
-STEP: tuple[Finder, ...] = (training.optimizer, linear.untied)
+STEP: tuple[Finder, ...] = (optimizers.optimizer, linear.untied)
 """Asked of weights after a step."""
 
 ALIKE: tuple[Finder, ...] = (
