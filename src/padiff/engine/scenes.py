@@ -25,6 +25,8 @@ from padiff.weights import build
 MOST_SIBLINGS = 8
 MOST_INSIDE = 24
 """Calls inside a module whose tensors are looked at."""
+MOST_INNER = 8
+"""Modules inside one whose weights are looked at."""
 
 
 class Reached(BaseException):
@@ -51,12 +53,14 @@ class Scenes:
         """The scene of a call at fault."""
         if fault.expected is None or fault.found is None:
             return None
-        calls = {call.index: call for call in self.reference.trace.calls}
-        base = calls.get(fault.base.index, fault.base)
-        after = self.pairs.get(fault.after.index) if fault.after is not None else None
-        around, handed = self._around(base, fault.raw, after, fault.after)
-        return self._scene(
-            fault.comparison, base, fault.raw.node, fault.expected, fault.found, around=around, handed=handed
+        base = self._calls.get(fault.base.index, fault.base)
+        around, handed = self._around(base, fault)
+        return replace(
+            self._scene(fault.comparison, base, fault.raw.node, fault.expected, fault.found),
+            given=self._given(base, fault.raw),
+            around=around,
+            handed=handed,
+            inner_weights=_inner(self.job.raw, fault.raw.node),
         )
 
     def of_state(self, wrong: Comparison) -> Scene | None:
@@ -91,8 +95,6 @@ class Scenes:
         raw_node: int,
         expected: Array,
         found: Array,
-        around: Mapping[str, Array] | None = None,
-        handed: Mapping[str, Array] | None = None,
     ) -> Scene:
         job = self.job
         base_module, raw_module = job.base.modules[base.node], job.raw.modules[raw_node]
@@ -105,8 +107,6 @@ class Scenes:
             expected=expected,
             found=found,
             given=arrays_of(base.inputs),
-            around=around or {},
-            handed=handed or {},
             base_weights=_own(job.base, base.node),
             raw_weights=_own(job.raw, raw_node),
             base_settings=settings_of(job.base.adapter, base_module),
@@ -125,23 +125,44 @@ class Scenes:
             raw_ties=_ties(job.raw, raw_node),
         )
 
-    def _around(
-        self, base: Call, raw: Call, base_after: Call | None, raw_after: Call | None
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _given(self, base: Call, raw: Call) -> dict[str, Array]:
+        """What the call was given: base's values, and raw's of what only raw's was given."""
+        paired = self._partner(raw) is not None
+        found = arrays_of(base.inputs) if paired else {}
+        shapes = {array.shape for array in found.values()}
+        for name, array in arrays_of(raw.inputs).items():
+            if array.shape not in shapes:
+                found[name if name not in found else f"{name} of raw"] = array
+        return found
+
+    def _around(self, base: Call, fault: Fault) -> tuple[dict[str, Array], dict[str, Array]]:
         """What had been returned inside a call, up to a child of it, and what had been given there first.
 
-        Nearest first; of raw's calls only those that base's have nothing beside."""
+        Of raw's calls, with base's values; then of base's that raw's have nothing beside. Nearest first."""
         found: dict[str, Array] = {}
         handed: dict[str, Array] = {}
-        inside = [*_inside(self.reference.trace, base, base_after)]
-        inside += [call for call in _inside(self.found, raw, raw_after) if call.index not in self.pairs]
-        for call in inside[:MOST_INSIDE]:
-            for place, array in enumerate(arrays_of(call.outputs).values()):
+        raw_inside = _inside(self.found, fault.raw, fault.after)
+        inside = [(call, self._partner(call)) for call in raw_inside]
+        if self._partner(fault.raw) is not None:
+            after = self.pairs.get(fault.after.index) if fault.after is not None else None
+            beside = {partner.index for _, partner in inside if partner is not None}
+            alone = [call for call in _inside(self.reference.trace, base, after) if call.index not in beside]
+            inside += [(call, None) for call in alone]
+        for call, partner in inside[:MOST_INSIDE]:
+            for place, array in enumerate(_best(call.outputs, () if partner is None else partner.outputs)):
                 found.setdefault(call.path if not place else f"{call.path}[{place}]", array)
-            first = next(iter(arrays_of(call.inputs[:1]).values()), None)
-            if first is not None:
-                handed.setdefault(call.path, first)
+            for array in _best(call.inputs[:1], () if partner is None else partner.inputs[:1]):
+                handed.setdefault(call.path, array)
         return found, handed
+
+    def _partner(self, raw: Call) -> Call | None:
+        """Base's call beside one of raw's, with what it held in the reference run."""
+        found = self.pairs.get(raw.index)
+        return None if found is None else self._calls.get(found.index)
+
+    @cached_property
+    def _calls(self) -> dict[int, Call]:
+        return {call.index: call for call in self.reference.trace.calls}
 
     def _retry(self, wrong: Comparison, raw_node: int, changes: Mapping[str, Any]) -> Array | None:
         seen: list[Array] = []
@@ -206,6 +227,13 @@ def arrays_of(slots: tuple[Slot, ...]) -> dict[str, Array]:
     return {slot.name or "0": slot.value.numpy() for slot in slots if not slot.value.overwritten}
 
 
+def _best(raw: tuple[Slot, ...], base: tuple[Slot, ...]) -> list[Array]:
+    """Raw's tensors, and base's in their place where they are alike: those were handed on."""
+    mine, theirs = list(arrays_of(raw).values()), list(arrays_of(base).values())
+    theirs += mine[len(theirs) :]
+    return [two if one.shape == two.shape else one for one, two in zip(mine, theirs, strict=False)]
+
+
 def _inside(trace: StepTrace, around: Call, before: Call | None) -> list[Call]:
     """The calls inside one, up to one of its children, the nearest first."""
     depth = {around.index: 0}
@@ -227,6 +255,20 @@ def _repeated(one: Array, two: Array) -> bool:
 def _own(live: LiveTree, node: int) -> dict[str, Array]:
     adapter, module = live.adapter, live.modules[node]
     return {name: adapter.to_numpy(t) for name, t in (*adapter.own_parameters(module), *adapter.own_buffers(module))}
+
+
+def _inner(live: LiveTree, node: int) -> dict[str, Array]:
+    """Weights of the modules inside one that is small enough to be computed again, by their path in it."""
+    own = live.tree.nodes[node]
+    prefix = f"{own.path}." if own.path else ""
+    inside = [one for one in live.tree.nodes if one.index != node and one.path.startswith(prefix) and one.parameters]
+    if len(inside) > MOST_INNER:
+        return {}
+    return {
+        f"{one.path.removeprefix(prefix)}.{name}": array
+        for one in inside
+        for name, array in _own(live, one.index).items()
+    }
 
 
 def _siblings(live: LiveTree, node: int) -> dict[str, dict[str, Array]]:

@@ -12,6 +12,7 @@ from padiff.diagnose.causes import (
     attention,
     layouts,
     linear,
+    masks,
     norms,
     numerics,
     optimizers,
@@ -31,7 +32,7 @@ Finder = Callable[[Trial], Iterator[Cause]]
 FIRST: tuple[Finder, ...] = (randomness.nondeterminism, settings.by_settings, numerics.nan_origin)
 """Asked whatever the tensors look like."""
 
-MASKS: tuple[Finder, ...] = (attention.mask,)
+MASKS: tuple[Finder, ...] = (masks.mask,)
 """Asked also where tensors hold values that are not finite."""
 
 UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)

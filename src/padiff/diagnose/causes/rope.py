@@ -183,7 +183,7 @@ def _table(rows: Array) -> _Table | None:
             if np.abs(one - other).max() > 1e-5:
                 continue
             # A cosine close to one says little of its angle.
-            base = base_of(np.asarray(inverse(np.clip(one[1], -1, 1))), 0.05 if function == "cosine" else 1e-6)
+            base = base_of(np.asarray(inverse(np.clip(one[1], -1, 1))), 3e-3 if function == "cosine" else 1e-6)
             if base is None:
                 continue
             speeds = base ** (-np.arange(half) / half)
