@@ -16,6 +16,7 @@ from padiff.diagnose.causes.projections import (
     head_counts,
     out_projections,
     projections,
+    stated_heads,
     tables,
     usual_scales,
 )
@@ -56,14 +57,14 @@ def attention(trial: Trial) -> Iterator[Cause]:
 def _benches(trial: Trial) -> Iterator[Bench]:
     """Every reading of the place as attention: what its tensor is, and where query, key and value are."""
     expected, found = trial.scene.expected, trial.scene.found
-    heads = head_counts(trial, expected.shape[-1])
+    heads = list(dict.fromkeys([*stated_heads(trial), *head_counts(trial, expected.shape[-1])]))
     for view in _views(expected, heads):
         one, other = (view(tensor) for tensor in (expected, found))
         sample = int(np.argmax([gap(plain(a), plain(b)) for a, b in zip(one, other, strict=True)]))
         for parts in projections(trial, sample, heads):
             if len(parts.key) != len(parts.value):
                 continue
-            yield from _fitting(trial, parts, plain(one[sample]), plain(other[sample]), sample)
+            yield from _fitting(trial, parts, plain(one[sample]), plain(other[sample]), (sample, len(one)))
 
 
 def _views(expected: Array, heads: list[int]) -> Iterator[Any]:
@@ -78,10 +79,12 @@ def _views(expected: Array, heads: list[int]) -> Iterator[Any]:
         yield lambda tensor: tensor.reshape(*tensor.shape[:2], -1)
 
 
-def _fitting(trial: Trial, parts: Projections, expected: Array, found: Array, sample: int) -> Iterator[Bench]:
+def _fitting(
+    trial: Trial, parts: Projections, expected: Array, found: Array, which: tuple[int, int]
+) -> Iterator[Bench]:
     queries, keys = len(parts.query), len(parts.key)
-    more = added(trial, sample, queries, keys)
-    turns = tables(trial, sample, keys) if queries == keys else []
+    more = added(trial, *which, queries, keys)
+    turns = tables(trial, which[0], keys) if queries == keys else []
     if expected.ndim == 3 and expected.shape[1:] == (queries, keys):
         chances = bool(expected.min() >= 0 and np.abs(expected.sum(axis=-1) - 1).max() < 1e-2)
         yield Bench(parts, expected, found, more, turns, what="weights" if chances else "scores")

@@ -125,12 +125,12 @@ def out_projections(trial: Trial, width: int) -> Iterator[tuple[Array, Array]]:
                 yield plain(way), np.zeros(way.shape[1]) if bias is None else plain(bias)
 
 
-def added(trial: Trial, sample: int, queries: int, keys: int) -> dict[str, Array]:
+def added(trial: Trial, sample: int, samples: int, queries: int, keys: int) -> dict[str, Array]:
     """What may be added to scores, as head, query, key: masks, slopes, tables of relative positions, sums of two."""
     scene = trial.scene
     found: dict[str, Array] = {}
     for name, tensor in (*scene.given.items(), *scene.around.items()):
-        for words, more in _as_added(name, tensor, sample, queries, keys):
+        for words, more in _as_added(name, tensor, (sample, samples), queries, keys):
             found.setdefault(words, more)
     for own in (scene.base_weights, scene.raw_weights):
         table = next((w for n, w in own.items() if "bias_table" in n and w.ndim == 2), None)
@@ -147,12 +147,14 @@ def added(trial: Trial, sample: int, queries: int, keys: int) -> dict[str, Array
     return found
 
 
-def _as_added(name: str, tensor: Array, sample: int, queries: int, keys: int) -> Iterator[tuple[str, Array]]:
+def _as_added(name: str, tensor: Array, which: tuple[int, int], queries: int, keys: int) -> Iterator[tuple[str, Array]]:
+    sample, samples = which
     if not 2 <= tensor.ndim <= 4 or not tensor.size:
         return
     flags = tensor.dtype.kind in "biu"
     one: Array
-    if tensor.ndim == 3 and tensor.shape[:2] == (queries, keys) and keys != tensor.shape[2]:
+    turned = tensor.ndim == 3 and tensor.shape[:2] == (queries, keys) and keys != tensor.shape[2]
+    if turned:  # a table of relative positions, heads last
         one = tensor.transpose(2, 0, 1)
     elif tensor.shape[-1] != keys:
         return
@@ -168,7 +170,7 @@ def _as_added(name: str, tensor: Array, sample: int, queries: int, keys: int) ->
     if flags or (not np.any((values != 0) & (values != 1)) and np.any(values)):
         if np.any((values != 0) & (values != 1)):
             return
-        for picked in _samples(values, sample, queries) if tensor.ndim == 3 else (values,):
+        for picked in _samples(values, sample, samples) if tensor.ndim == 3 else (values,):
             yield name, np.where(picked > 0, 0.0, LEAST)
             yield f"{name} turned round", np.where(picked > 0, LEAST, 0.0)
         return
@@ -176,15 +178,18 @@ def _as_added(name: str, tensor: Array, sample: int, queries: int, keys: int) ->
     if not masks and not _ADDED.search(name):
         return
     values = np.maximum(values, LEAST)
-    if tensor.ndim == 3:
-        for place, picked in enumerate(_samples(values, sample, queries)):
-            yield name if not place else f"{name} (by heads)", picked
+    if tensor.ndim == 3 and not turned:
+        for place, picked in enumerate(_samples(values, sample, samples)):
+            yield name if not place else f"{name} (read otherwise, {place})", picked
     else:
         yield name, values
 
 
-def _samples(values: Array, sample: int, queries: int) -> Iterator[Array]:
-    """The first of three axes may count samples, windows over and over, or heads."""
+def _samples(values: Array, sample: int, samples: int) -> Iterator[Array]:
+    """The first of three axes may count samples and heads, samples, windows over and over, or heads."""
+    if len(values) > samples and len(values) % samples == 0:
+        each = len(values) // samples
+        yield values[sample * each : (sample + 1) * each]
     yield values[sample % len(values)][None]
     if len(values) > 1:
         yield values
@@ -215,16 +220,21 @@ def tables(trial: Trial, sample: int, length: int) -> list[tuple[Array, Array]]:
     return pairs
 
 
+def stated_heads(trial: Trial) -> list[int]:
+    """How many heads there are by the modules' own word."""
+    return [int(n) for n in trial.numbers("num_heads", "heads", "attention_heads") if n >= 1]
+
+
 def head_counts(trial: Trial, width: int) -> list[int]:
     """How many heads there may be, what is said first."""
-    heads = [int(n) for n in trial.numbers("num_heads") if n >= 1]
+    heads = stated_heads(trial)
     heads += [width // int(d) for d in trial.numbers("head_dim") if d >= 1 and width % int(d) == 0]
     if not heads:
         shapes = [t.shape for t in (*trial.scene.around.values(), trial.scene.expected) if t.ndim == 4]
         heads += [count for shape in shapes for count in shape[1:3]]
         heads += [width // t.shape[-1] for t in trial.at_hand.values() if t.ndim >= 2 and width % t.shape[-1] == 0]
         heads += [width // d for d in (64, 128, 32, 16, 8, 4, 80, 96, 12, 24, 6) if width % d == 0]
-        heads = heads[:12]
+        heads = list(dict.fromkeys(heads))[:12]
     return [n for n in dict.fromkeys(heads) if 0 < n <= width and width % n == 0]
 
 
