@@ -31,6 +31,8 @@ class Way:
     """Name of what is added to the scores."""
     fill: str = ""
     """How what is left out is filled, where it is not left out."""
+    whole: float = 1.0
+    """A factor of what is added, too."""
     rolled: int = 0
     """By how many keys the mask is moved."""
     table: int = -1
@@ -53,6 +55,7 @@ class Way:
         parts = [f"{self.heads} heads", f"scale {self.scale:.6g}", f"looking {looks[self.causal]}"]
         parts += [f"{self.added} added"] if self.added else []
         parts += [f"its mask moved by {self.rolled}"] if self.rolled else []
+        parts += [f"all of it times {self.whole:.6g}"] if self.whole != 1 else []
         parts += [self.fill] if self.fill else []
         way = "" if self.sign > 0 else " backwards"
         parts += [f"{self.turned} turned by {self.pairing}{way}"] if self.pairing else []
@@ -168,6 +171,7 @@ class Bench:
         if more is None:
             return None
         scores = np.maximum(scores + more, LEAST)
+        scores = np.where(scores > -1e4, way.whole * scores, scores) if way.whole != 1 else scores
         scores = np.where(more <= -1e4, 0.0, scores) if way.fill else scores
         with np.errstate(over="ignore"):
             scores = scores.astype(np.float32).astype(np.float64)  # as models do: a large mask swallows digits

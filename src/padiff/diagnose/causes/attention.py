@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ def attention(trial: Trial) -> Iterator[Cause]:
                 yield Cause(name, f"base attends with {right.told()}; raw with {wrong.told()}", 0.95)
                 return
         yield from _scaled(trial, bench, right, bound)
-        yield from _one_more(trial, bench, right)
+        yield from _seen_besides(trial, bench, right)
         return
 
 
@@ -183,49 +183,84 @@ def _turned_otherwise(trial: Trial, bench: Bench, right: Way) -> Iterator[tuple[
 
 
 def _scaled(trial: Trial, bench: Bench, right: Way, bound: float) -> Iterator[Cause]:
-    """The factor of the scores, whatever it is, by a search."""
-    grid = [right.scale * 2.0 ** (power / 2) for power in range(-16, 17)]
-    far = [bench.misses(bench.found, replace(right, scale=scale)) for scale in grid]
-    place = int(np.argmin(far))
-    if not math.isfinite(far[place]):
-        return
-    low, high = (math.log(grid[min(max(place + step, 0), len(grid) - 1)]) for step in (-1, 1))
+    """The factor of the scores, whatever it is, by a search; with what is added to them, or without."""
+    for whole in (False, True) if right.added else (False,):
+
+        def way(ratio: float, whole: bool = whole) -> Way:
+            return replace(right, whole=ratio) if whole else replace(right, scale=right.scale * ratio)
+
+        ratio = _closest(lambda ratio: bench.misses(bench.found, way(ratio)))
+        made, wanted = bench.attend(way(ratio)), bench.target(bench.found, way(ratio))
+        if made is not None and wanted is not None and gap(wanted, made) <= bound and trial.agree(made, wanted):
+            text = f"raw's scores are base's times {told(trial, round(ratio, 6))}; base attends with {right.told()}"
+            yield Cause("scale", text, 0.94)
+            return
+
+
+def _closest(far: Callable[[float], float]) -> float:
+    """The ratio between 1/256 and 256 that comes closest: the best of a grid, then between its neighbours."""
+    grid = [math.log(2.0) * power / 2 for power in range(-16, 17)]
+    place = int(np.argmin([far(math.exp(at)) for at in grid]))
+    low, high = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)]
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(40):
         one, other = high - golden * (high - low), low + golden * (high - low)
-        near = [bench.misses(bench.found, replace(right, scale=math.exp(at))) for at in (one, other)]
-        low, high = (low, other) if near[0] < near[1] else (one, high)
-    wrong = replace(right, scale=math.exp((low + high) / 2))
-    made, wanted = bench.attend(wrong), bench.target(bench.found, wrong)
-    if made is not None and wanted is not None and gap(wanted, made) <= bound and trial.agree(made, wanted):
-        ratio = wrong.scale / right.scale
-        text = f"raw's scores are base's times {told(trial, round(ratio, 7))}; base attends with {right.told()}"
-        yield Cause("scale", text, 0.94)
+        low, high = (low, other) if far(math.exp(one)) < far(math.exp(other)) else (one, high)
+    return math.exp((low + high) / 2)
 
 
-def _one_more(trial: Trial, bench: Bench, right: Way) -> Iterator[Cause]:
-    """Each query of one side also looks at the first key that the other leaves out, however much.
+def _seen_besides(trial: Trial, bench: Bench, right: Way) -> Iterator[Cause]:
+    """One side also looks, however much, at keys that the other leaves out: the first of them, or any.
 
-    What it adds then goes, for every head, from what was attended to the value at that key."""
+    What is attended then goes, for every head and query, some way towards the values there."""
     parted = bench.heads(right)
-    if bench.what != "attended" or parted is None or parted[2].shape[-1] < 3:
+    if bench.what not in ("attended", "weights") or parted is None:
         return
     value = parted[2]
-    more = bench.mask(right, bench.rows, value.shape[1])
+    keys = value.shape[1]
+    more = bench.mask(right, bench.rows, keys)
     base, raw = bench.target(bench.expected, right), bench.target(bench.found, right)
     if more is None or base is None or raw is None:
         return
-    kept = np.broadcast_to(more > -1e4, (len(value), len(bench.rows), value.shape[1]))
-    last = kept.shape[-1] - 1 - np.argmax(kept[..., ::-1], axis=-1)
+    kept = np.broadcast_to(more > -1e4, (len(value), len(bench.rows), keys))
+    if kept.all() or rms(raw - base) == 0:
+        return
+    if bench.what == "weights":
+        value = np.broadcast_to(np.eye(keys), (len(value), keys, keys))
+        base, raw = (t.transpose(1, 0, 2) for t in (base, raw))
+    last = keys - 1 - np.argmax(kept[..., ::-1], axis=-1)
     for one, other, step, words in ((base, raw, 1, "one position more"), (raw, base, 0, "one position less")):
-        key = np.minimum(last + step, kept.shape[-1] - 1)
+        key = np.minimum(last + step, keys - 1)
         to = np.stack([value[head][key[head]] for head in range(len(value))], axis=1) - one
         apart = other - one
-        if rms(apart) == 0 or kept.all():
-            return
         share = (apart * to).sum(axis=-1, keepdims=True) / np.maximum(np.square(to).sum(axis=-1, keepdims=True), 1e-300)
         made = one + np.clip(share, 0, 1) * to
-        if gap(other, made) <= 0.02 * rms(apart) and trial.agree(made, other):
+        if to.shape[-1] > 2 and gap(other, made) <= 0.02 * rms(apart) and trial.agree(made, other):
             text = f"raw's queries look at {words} than base's, which attends with {right.told()}"
             yield Cause("mask off by one", text, 0.93)
             return
+    if _towards(value, kept, base, raw):
+        text = f"raw's queries look also at what base leaves out, which attends with {right.told()}"
+        yield Cause("mask", text, 0.9)
+
+
+def _towards(value: Array, kept: Array, base: Array, raw: Array) -> bool:
+    """Whether raw's goes from base's towards values at keys that are left out, where these are few enough to tell."""
+    told = 0
+    bound = 1e-4 * rms(base)
+    for row in range(kept.shape[1]):
+        for head in range(kept.shape[0]):
+            out = np.flatnonzero(~kept[head, row])
+            apart = raw[row, head] - base[row, head]
+            if not len(out):
+                if rms(apart) > bound:
+                    return False
+                continue
+            if len(out) > len(apart) // 3 or rms(apart) <= bound:
+                continue
+            columns = (value[head][out] - base[row, head]).T
+            shares, *_ = np.linalg.lstsq(columns, apart, rcond=None)
+            if rms(apart - columns @ shares) > 0.02 * rms(apart) or shares.min() < -1e-3 or shares.sum() > 1.001:
+                return False
+            told += 1
+    return told >= 3

@@ -29,7 +29,12 @@ from padiff.records import Cause
 
 Finder = Callable[[Trial], Iterator[Cause]]
 
-FIRST: tuple[Finder, ...] = (randomness.nondeterminism, settings.by_settings, numerics.nan_origin)
+FIRST: tuple[Finder, ...] = (
+    randomness.nondeterminism,
+    settings.by_settings,
+    numerics.nan_origin,
+    numerics.nan_from_mask,
+)
 """Asked whatever the tensors look like."""
 
 MASKS: tuple[Finder, ...] = (masks.mask,)

@@ -140,10 +140,9 @@ def added(trial: Trial, sample: int, samples: int, queries: int, keys: int) -> d
             found.setdefault("its table of relative positions", rows.transpose(2, 0, 1))
     found = dict(list(found.items())[:6])
     for (one, a), (other, b) in list(combinations(found.items(), 2)):
-        try:
+        heads = {a.shape[0], b.shape[0]} - {1}
+        if len(heads) < 2 and one.partition(" by ")[0] != other.partition(" by ")[0]:
             found[f"{one} and {other}"] = np.maximum(a + b, LEAST)
-        except ValueError:
-            continue
     return found
 
 
@@ -167,32 +166,32 @@ def _as_added(name: str, tensor: Array, which: tuple[int, int], queries: int, ke
     else:
         one = tensor
     values = plain(one)
+    readings = _samples(values, sample, samples) if tensor.ndim == 3 and not turned else iter([("", values)])
     if flags or (not np.any((values != 0) & (values != 1)) and np.any(values)):
         if np.any((values != 0) & (values != 1)):
             return
-        for picked in _samples(values, sample, samples) if tensor.ndim == 3 else (values,):
-            yield name, np.where(picked > 0, 0.0, LEAST)
-            yield f"{name} turned round", np.where(picked > 0, LEAST, 0.0)
-        return
-    masks = float(values.min()) <= -1e4
-    if not masks and not _ADDED.search(name):
-        return
-    values = np.maximum(values, LEAST)
-    if tensor.ndim == 3 and not turned:
-        for place, picked in enumerate(_samples(values, sample, samples)):
-            yield name if not place else f"{name} (read otherwise, {place})", picked
-    else:
-        yield name, values
+        for words, picked in readings:
+            yield f"{name}{words}", np.where(picked > 0, 0.0, LEAST)
+            yield f"{name}{words} turned round", np.where(picked > 0, LEAST, 0.0)
+    elif _ADDED.search(name) or _masks(values):
+        for words, picked in readings:
+            yield f"{name}{words}", np.maximum(picked, LEAST)
 
 
-def _samples(values: Array, sample: int, samples: int) -> Iterator[Array]:
+def _masks(values: Array) -> bool:
+    """Very negative somewhere, or nothing but zero and one number well below it."""
+    lowest = float(values.min())
+    return lowest <= -1e4 or (lowest <= -10 and not np.any((values != 0) & (values != lowest)))
+
+
+def _samples(values: Array, sample: int, samples: int) -> Iterator[tuple[str, Array]]:
     """The first of three axes may count samples and heads, samples, windows over and over, or heads."""
     if len(values) > samples and len(values) % samples == 0:
         each = len(values) // samples
-        yield values[sample * each : (sample + 1) * each]
-    yield values[sample % len(values)][None]
+        yield "", values[sample * each : (sample + 1) * each]
+    yield " by samples" if len(values) > 1 else "", values[sample % len(values)][None]
     if len(values) > 1:
-        yield values
+        yield " by heads", values
 
 
 def tables(trial: Trial, sample: int, length: int) -> list[tuple[Array, Array]]:
