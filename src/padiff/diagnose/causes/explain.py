@@ -54,6 +54,7 @@ ALIKE: tuple[Finder, ...] = (
     training.statistics,
     training.loss,
     arithmetic.scale,
+    arithmetic.scale_before_bias,
     arithmetic.bias,
     arithmetic.residual,
     arithmetic.another_residual,

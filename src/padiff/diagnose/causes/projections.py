@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import combinations, permutations
 
 import numpy as np
@@ -22,7 +22,7 @@ _ROLES = {
         r"(^|[._])(qkv|wqkv|w_pack|c_attn|query_key_value|in_proj|to_qkv|attn_qkv)(_?(proj|lin|linear))?$", re.I
     ),
 }
-_OUT = re.compile(r"(^|[._])(out|out_proj|o_proj|o|proj|c_proj|dense|wo|out_lin|to_out|output|linear_proj)$")
+_OUT = re.compile(r"^(out|out_proj|o_proj|o|proj|c_proj|dense|wo|out_lin|to_out|output|linear_proj|0)$")
 _ADDED = re.compile(r"mask|bias|alibi|position", re.I)
 LEAST = -1e30
 """What is added to scores to leave them out; less would be lost in what follows."""
@@ -35,6 +35,8 @@ class Projections:
     query: Array
     key: Array
     value: Array
+    of_raw: Mapping[str, Array] = field(default_factory=dict)
+    """Where these are made of base's weights: what raw's modules returned, by role."""
 
 
 def projections(trial: Trial, sample: int, heads: list[int]) -> Iterator[Projections]:
@@ -44,7 +46,7 @@ def projections(trial: Trial, sample: int, heads: list[int]) -> Iterator[Project
         yield Projections(named["query"], named["key"], named["value"])
     if "fused" in named:
         yield from _parted(named["fused"], heads)
-    yield from _made(trial, sample)
+    yield from _made(trial, sample, named)
 
 
 def _named(trial: Trial, sample: int) -> dict[str, Array]:
@@ -93,11 +95,12 @@ def _parted(fused: Array, heads: list[int]) -> Iterator[Projections]:
                 yield Projections(query, key, value)
 
 
-def _made(trial: Trial, sample: int) -> Iterator[Projections]:
+def _made(trial: Trial, sample: int, named: Mapping[str, Array]) -> Iterator[Projections]:
     """Of a module that does it all: from its inputs and its weights."""
     scene = trial.scene
     inputs = [t for t in scene.given.values() if t.ndim == 3 and t.dtype.kind == "f"]
-    for own, settings in ((scene.raw_weights, scene.raw_settings), (scene.base_weights, scene.base_settings)):
+    sides = (scene.raw_weights, scene.raw_settings, {}), (scene.base_weights, scene.base_settings, named)
+    for own, settings, of_raw in sides:
         weight = own.get("in_proj_weight")
         if weight is None or not inputs or weight.shape[0] % 3:
             continue
@@ -109,7 +112,8 @@ def _made(trial: Trial, sample: int) -> Iterator[Projections]:
         bias = own.get("in_proj_bias")
         parts = np.split(plain(weight), 3)
         biases = np.split(plain(bias), 3) if bias is not None else [np.zeros(1)] * 3
-        yield Projections(*(plain(x[sample]) @ w.T + b for x, w, b in zip(given, parts, biases, strict=True)))
+        query, key, value = (plain(x[sample]) @ w.T + b for x, w, b in zip(given, parts, biases, strict=True))
+        yield Projections(query, key, value, of_raw)
 
 
 def out_projections(trial: Trial, width: int) -> Iterator[tuple[Array, Array]]:
@@ -117,7 +121,12 @@ def out_projections(trial: Trial, width: int) -> Iterator[tuple[Array, Array]]:
     found = trial.scene.inner_weights
     for name, weight in found.items():
         path, _, last = name.rpartition(".")
-        if last != "weight" or weight.ndim != 2 or not _OUT.search(path) or width not in weight.shape:
+        if (
+            last != "weight"
+            or weight.ndim != 2
+            or not _OUT.search(path.rpartition(".")[2])
+            or width not in weight.shape
+        ):
             continue
         bias = found.get(f"{path}.bias")
         for way in (weight.T, weight):

@@ -79,6 +79,8 @@ def turning(x: Array, turned: Array, bound: float) -> Turning | None:
 def rope(trial: Trial) -> Iterator[Cause]:
     """Both sides turn the same tensor at hand, each its own way."""
     bound = 0.3 * trial.gap
+    if trial.repairs(-trial.found):  # half a turn, of everything
+        return
     for name, x in trial.like.items():
         right = turning(x, trial.expected, bound)
         if right is None or gap(x, trial.expected) <= bound:
@@ -122,7 +124,7 @@ def _offset(turns: Array, speeds: Array) -> Cause:
 def rope_apart(trial: Trial) -> Iterator[Cause]:
     """Raw's tensor is base's turned further, by an angle that depends on position and pair alone."""
     expected, found = trial.expected, trial.found
-    if expected.ndim < 3 or expected.size < 64:
+    if expected.ndim < 3 or expected.size < 64 or trial.repairs(-found):
         return
     right = turning(expected, found, 0.3 * trial.gap)
     if right is None:
