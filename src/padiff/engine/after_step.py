@@ -10,7 +10,7 @@ import numpy as np
 from padiff.capture.session import Session
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
-from padiff.engine.scenes import agreement, arrays_of
+from padiff.engine.scenes import agreement, arrays_of, repeated
 from padiff.frameworks.settings import optimizer_settings_of, settings_of
 from padiff.records import Array, Comparison, Divergence, Value, WeightEntry, WeightPlan
 from padiff.weights import build
@@ -101,6 +101,16 @@ class AfterStep:
             start=_built(entry, self._start) if self._whole else None,
             history=history if self._whole else (),
         )
+
+    def repeats(self, divergence: Divergence) -> bool:
+        """Whether base's call returns the same each time it runs; asked where no call is to blame."""
+        seen: list[dict[str, Array]] = []
+        for _ in range(2):
+            with self._base.again():
+                calls = self._base.run(divergence.step, self._job.arguments()[0], loss_fn=None, backward=False).calls
+            call = next((call for call in calls if call.index == divergence.base_call), calls[-1])
+            seen.append({name: np.array(array) for name, array in arrays_of(call.outputs).items()})
+        return all(repeated(array, seen[1][name]) for name, array in seen[0].items() if name in seen[1])
 
     def of_buffer(self, divergence: Divergence) -> Scene | None:
         """The scene of a buffer."""

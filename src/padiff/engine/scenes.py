@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -62,6 +62,19 @@ class Scenes:
             handed=handed,
             inner_weights=_inner(self.job.raw, fault.raw.node),
         )
+
+    def unreached(self, fault: Fault, compared: Sequence[Comparison]) -> tuple[str, ...]:
+        """Calls inside one whose outputs agree and get a gradient in base, and none in raw."""
+        agree = {one.raw_call for one in compared if (one.phase, one.role) == ("forward", "output") and one.agrees}
+        reached = {one.raw_call for one in compared if (one.phase, one.role) == ("backward", "output")}
+        found: list[Call] = []
+        for call in _inside(self.found, fault.raw, None):
+            partner = self._partner(call)
+            if partner is None or call.index not in agree or call.index in reached:
+                continue
+            if any(slot.tensor in self.reference.arrivals for slot in partner.outputs[:1]):
+                found.append(call)
+        return tuple(call.path for call in sorted(found, key=lambda call: call.index))
 
     def of_state(self, wrong: Comparison) -> Scene | None:
         """The scene of a loss or of the gradient of a parameter."""
@@ -184,7 +197,7 @@ class Scenes:
         if again is None:
             return True
         first, second = (arrays_of(one.outputs) for one in (base, again))
-        return all(_repeated(array, second[name]) for name, array in first.items() if name in second)
+        return all(repeated(array, second[name]) for name, array in first.items() if name in second)
 
     @cached_property
     def _once_more(self) -> tuple[Call, ...]:
@@ -245,7 +258,7 @@ def _inside(trace: StepTrace, around: Call, before: Call | None) -> list[Call]:
     return sorted(found, key=lambda call: depth[call.index])
 
 
-def _repeated(one: Array, two: Array) -> bool:
+def repeated(one: Array, two: Array) -> bool:
     """The same up to what the order of a sum may change."""
     if one.shape != two.shape or one.dtype.kind not in "fc":
         return one.shape == two.shape and bool(np.array_equal(one, two))

@@ -10,7 +10,7 @@ from padiff.diagnose.causes import differing_settings, explain, stopped_gradient
 from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep
 from padiff.engine.localise import Located
-from padiff.records import Divergence, Fault, StepComparison
+from padiff.records import Cause, Divergence, Fault, StepComparison
 
 MOST_EXPLAINED = 3
 """Places whose causes are looked for; trying them takes runs of the model."""
@@ -39,6 +39,9 @@ def explained_state(divergence: Divergence, done: StepComparison, after: AfterSt
                 causes = tuple(replace(one, evidence=f"at {path}, {one.evidence}") for one in named.causes)
                 named = replace(named, causes=causes)
             return named
+        if divergence.phase == "forward" and not after.repeats(divergence):
+            text = "base returns something else when it runs again on the same inputs"
+            return replace(divergence, causes=(Cause("nondeterminism", text),))
         scene = after.of_buffer(divergence) if divergence.phase == "buffer" else None
         return (
             replace(divergence, causes=stopped_gradient(divergence))
@@ -55,6 +58,8 @@ def _at_place(located: Located, divergence: Divergence, fault: Fault | None) -> 
         scene = scenes.of_state(divergence.comparison) if fault is None else scenes.of_fault(fault)
         if scene is None:
             return replace(divergence, causes=stopped_gradient(divergence))
+        if fault is not None and fault.phase == "backward":
+            scene = replace(scene, unreached=scenes.unreached(fault, located.comparisons))
         return with_causes(divergence, scene)
 
     return explained

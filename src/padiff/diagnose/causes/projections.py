@@ -85,7 +85,8 @@ def _parted(fused: Array, heads: list[int]) -> Iterator[Projections]:
         for count in heads:
             if (width // 3) % count == 0:
                 cut = fused.reshape(len(fused), count, 3, -1)
-                yield Projections(*(cut[:, :, part].reshape(len(fused), -1) for part in range(3)))
+                query, key, value = (cut[:, :, part].reshape(len(fused), -1) for part in range(3))
+                yield Projections(query, key, value)
     for count in heads:
         for each in (width // (count + 2 * groups) for groups in range(1, count) if width % (count + 2 * groups) == 0):
             groups = (width // each - count) // 2
@@ -99,7 +100,8 @@ def _made(trial: Trial, sample: int, named: Mapping[str, Array]) -> Iterator[Pro
     """Of a module that does it all: from its inputs and its weights."""
     scene = trial.scene
     inputs = [t for t in scene.given.values() if t.ndim == 3 and t.dtype.kind == "f"]
-    sides = (scene.raw_weights, scene.raw_settings, {}), (scene.base_weights, scene.base_settings, named)
+    nothing: Mapping[str, Array] = {}
+    sides = (scene.raw_weights, scene.raw_settings, nothing), (scene.base_weights, scene.base_settings, named)
     for own, settings, of_raw in sides:
         weight = own.get("in_proj_weight")
         if weight is None or not inputs or weight.shape[0] % 3:

@@ -16,6 +16,11 @@ def no_gradient(trial: Trial) -> Iterator[Cause]:
     """One side's gradient is missing or zero."""
     if trial.scene.phase not in ("backward", "gradient"):
         return
+    if trial.scene.unreached:
+        last = trial.scene.unreached[-1]
+        text = f"no gradient comes back to what {last} returned in raw, and one does in base: a detach, a no_grad"
+        yield Cause("no gradient", text, 0.97)
+        return
     for tensor, other, side in ((trial.found, trial.expected, "raw"), (trial.expected, trial.found, "base")):
         if not np.any(tensor) and np.any(other):
             text = f"{side}'s gradient is zero or missing and the other side's is not: a detach, a no_grad, a freeze"
