@@ -16,6 +16,8 @@ from padiff.records import Array
 
 _LARGEST = 1e30
 """Masks hold the largest number there is, which must not overflow."""
+_CONSTANTS = 3e-8
+"""In wide dtypes the steps are larger than rounding: constants and tables are kept in float32 more often than not."""
 _PERIOD = 65_521
 """Signs are drawn once and used over and over; a prime, so that they fall differently into every row."""
 
@@ -94,6 +96,6 @@ def _whole(array: Array) -> bool:
 
 def _spacing(dtype: np.dtype[Any]) -> float:
     try:
-        return float(ml_dtypes.finfo(dtype).eps)
+        return max(float(ml_dtypes.finfo(dtype).eps), _CONSTANTS)
     except (ValueError, TypeError):
         return 0.0

@@ -389,7 +389,9 @@ class LocalRun:
         phase, role, index, tensor = key
         found = [self._reference.noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
         known = [noise for noise in found if noise is not None and math.isfinite(noise)]
-        return replace(self._tolerance, predicted=max(known)) if known else self._tolerance
+        if not known:
+            return self._tolerance
+        return replace(self._tolerance, predicted=max(known), sums=phase == "backward")
 
     def _accuse(
         self,

@@ -93,7 +93,7 @@ class _Step:
                 located = explained_places(second)
                 done = replace(done, local=second.comparisons)
             if second is not None and job.tolerance.mode == "auto" and not located:
-                done = replace(done, comparisons=tuple(explained(done.comparisons)))
+                done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
         trees = (job.base.tree, job.raw.tree)

@@ -156,7 +156,9 @@ class SideBySide:
         known = self._noise.gradients if gradients else self._noise.tensors
         found = [known.get(part, math.inf) for part in self._pairing.parts.get(tensor, (tensor,))]
         predicted = max(found)
-        return replace(self._tolerance, predicted=predicted) if math.isfinite(predicted) else self._tolerance
+        if not math.isfinite(predicted):
+            return self._tolerance
+        return replace(self._tolerance, predicted=predicted, sums=gradients)
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         if self._queue:
