@@ -167,6 +167,9 @@ class Usage(PlainData):
     calls: Mapping[int, int] = field(default_factory=dict)
     made: Mapping[int, int] = field(default_factory=dict)
     """Node to the number of elements its first call returned, where that was one tensor."""
+    ready: Mapping[int, int] = field(default_factory=dict)
+    """Node to when the last of what its first call was given had first been seen, on the clock of ``calls``: what
+    was there before another module was called does not depend on that module."""
     outputs: tuple[Array, ...] = ()
     """The floating tensors that the model returned."""
 
@@ -488,6 +491,8 @@ class Choice(PlainData):
 
     what: str
     options: tuple[tuple[str, tuple[WeightEntry, ...]], ...]
+    chosen: int = 0
+    """Which option the plan's entries follow."""
 
 
 @dataclass(frozen=True)

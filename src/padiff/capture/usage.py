@@ -31,6 +31,9 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
     called: dict[str, int] = {}
     calls: dict[int, int] = {}
     made: dict[int, int] = {}
+    ready: dict[int, int] = {}
+    seen: dict[tuple[int, int], int] = {}
+    kept: list[Any] = []  # while they are held, nobody else gets their memory
     node_of = live.node_of()
     clock = 0
 
@@ -44,7 +47,14 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
             read.setdefault(path, tick())
 
     def on_enter(module: Any, args: Any, kwargs: Any) -> None:
-        calls.setdefault(node_of[id(module)], tick())
+        node = node_of[id(module)]
+        if node not in calls:
+            given = [tensor for _, tensor in adapter.flatten((args, kwargs))]
+            kept.extend(given)
+            keys = [(adapter.storage(tensor), adapter.version(tensor)) for tensor in given]
+            calls[node] = now = tick()
+            if keys:
+                ready[node] = max(seen.setdefault(key, now) for key in keys)
         for path in owned.get(id(module), ()):
             called.setdefault(path, tick())
 
@@ -64,4 +74,4 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
         outputs = [adapter.to_numpy(adapter.clone(tensor)) for tensor in floating(adapter, output)]
     tied = {path for same in paths.values() if len(same) > 1 for path in same}
     first = {path: rank for path, rank in read.items() if path not in tied or path not in called}
-    return Usage({**called, **first}, calls, made, tuple(outputs))
+    return Usage({**called, **first}, calls, made, ready, tuple(outputs))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,34 +13,56 @@ from padiff.capture.session import Arguments
 from padiff.capture.state import preserved
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Tolerance, WeightEntry, WeightPlan
+from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
 from padiff.weights import apply_plan
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
+SETTLED = 0.95
+_MOST_TRIED = 48
+_ROUNDS = 3
 
 
 def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) -> WeightPlan:
-    """Run raw with the default of every choice; where outputs differ, try the other options, choice after choice.
+    """Run raw with the default of every choice; where outputs differ, try the other options.
 
-    Raw's own weights are put back afterwards: the plan is still to be carried out.
+    All combinations where they are few, else choice after choice, keeping what brings outputs nearer. Raw's own
+    weights are put back afterwards: the plan is still to be carried out.
     """
     if not plan.choices or plan.problems:
         return plan
     expected = _outputs(base, arguments()[0])
+
+    def error(chosen: Sequence[int]) -> float:
+        return _error(base, raw, arguments, _with(plan, chosen), expected)
+
     with _restored(raw):
-        error = _error(base, raw, arguments, plan, expected)
-        if error == 0:
-            return _confirmed(plan)
-        chosen = plan
-        for choice in plan.choices:
-            for label, entries in choice.options[1:]:
-                other = _with(chosen, entries, f"chosen because outputs match: {label}", 0.9)
-                found = _error(base, raw, arguments, other, expected)
-                if found < error:
-                    chosen, error = other, found
-            if error == 0:
-                return chosen
-    return _doubtful(plan)
+        found = _found(plan.choices, error)
+    return _doubtful(plan) if found is None else _settled(plan, found)
+
+
+def _found(choices: Sequence[Choice], error: Callable[[Sequence[int]], float]) -> tuple[int, ...] | None:
+    """The options, one per choice, that make outputs match; None when none do."""
+    counts = [len(choice.options) for choice in choices]
+    chosen = (0,) * len(counts)
+    least = error(chosen)
+    if least == 0:
+        return chosen
+    if math.prod(counts) <= _MOST_TRIED:
+        others = sorted(itertools.product(*map(range, counts)), key=lambda one: sum(map(bool, one)))[1:]
+        return next((one for one in others if error(one) == 0), None)
+    for _ in range(_ROUNDS):
+        before = chosen
+        for place, count in enumerate(counts):
+            for option in range(count):
+                other = (*chosen[:place], option, *chosen[place + 1 :])
+                found = error(other) if other != chosen else math.inf
+                if found < least:
+                    chosen, least = other, found
+                if least == 0:
+                    return chosen
+        if chosen == before:
+            break
+    return None
 
 
 def _error(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: list[Array]) -> float:
@@ -75,21 +98,30 @@ def _put_back(live: LiveTree, tensor: Any, value: Any) -> None:
     live.adapter.assign(tensor, live.adapter.to_numpy(value))
 
 
-def _with(plan: WeightPlan, entries: tuple[WeightEntry, ...], evidence: str, confidence: float) -> WeightPlan:
-    changed = {entry.path: replace(entry, evidence=evidence, confidence=confidence) for entry in entries}
-    return replace(plan, entries=tuple(changed.get(entry.path, entry) for entry in plan.entries))
+def _with(plan: WeightPlan, chosen: Sequence[int]) -> WeightPlan:
+    """The plan with the chosen options' entries; the same choices in a later option win over an earlier's."""
+    changed: dict[str, WeightEntry] = {}
+    for choice, option in zip(plan.choices, chosen, strict=True):
+        if option or not changed:
+            changed |= {entry.path: entry for entry in choice.options[option][1]}
+    entries = tuple(changed.get(entry.path, entry) for entry in plan.entries)
+    choices = tuple(replace(one, chosen=option) for one, option in zip(plan.choices, chosen, strict=True))
+    return replace(plan, entries=entries, choices=choices)
 
 
-def _confirmed(plan: WeightPlan) -> WeightPlan:
-    """Outputs match with the defaults."""
-    paths = {entry.path for choice in plan.choices for entry in choice.options[0][1]}
-    entries = tuple(
-        replace(entry, confidence=max(entry.confidence, 0.95), evidence=f"{entry.evidence}, outputs match")
-        if entry.path in paths
-        else entry
-        for entry in plan.entries
-    )
-    return replace(plan, entries=entries)
+def _settled(plan: WeightPlan, chosen: Sequence[int]) -> WeightPlan:
+    """Outputs match: what was open says so."""
+    plan = _with(plan, chosen)
+    labels = {entry.path: choice.options[choice.chosen][0] for choice in plan.choices for entry in choice.options[0][1]}
+    changed = {entry.path for choice in plan.choices if choice.chosen for entry in choice.options[0][1]}
+    entries = []
+    for entry in plan.entries:
+        if entry.path in labels:
+            match = f"chosen because outputs match: {labels[entry.path]}"
+            evidence = match if entry.path in changed else f"{entry.evidence}, {match}"
+            entry = replace(entry, evidence=evidence, confidence=max(entry.confidence, SETTLED), alternatives=())
+        entries.append(entry)
+    return replace(plan, entries=tuple(entries))
 
 
 def _doubtful(plan: WeightPlan) -> WeightPlan:
@@ -97,7 +129,7 @@ def _doubtful(plan: WeightPlan) -> WeightPlan:
     others: dict[str, tuple[str, ...]] = {}
     for choice in plan.choices:
         labels = tuple(label for label, _ in choice.options[1:])
-        others |= {entry.path: labels for entry in choice.options[0][1]}
+        others |= {entry.path: entry.alternatives or labels for entry in choice.options[0][1]}
     entries = tuple(
         replace(entry, confidence=min(entry.confidence, 0.6), alternatives=others[entry.path])
         if entry.path in others

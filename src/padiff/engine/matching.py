@@ -54,16 +54,31 @@ def _match(job: Job, *, run: bool) -> Matching:
     uses = [Usage(), Usage()]
     if run:
         uses = _uses(job)
-    other, anchors = plan_by_use(
+    found = plan_by_use(
         job.base, job.raw, uses[0], uses[1], (rules.base_skip, rules.raw_skip), values=_equal_already(uses)
     )
+    other = found.plan
     if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
-        return Matching(plan)
+        return Matching(plan if plan.problems else _doubted(plan, other))
     if uses[1].tensors:
         other = decide(job.base, job.raw, job.arguments, other)
-        anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
+    anchors = found.anchors(other)
+    anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
     counts = {len(use.outputs) for use in uses if use.outputs}
     return Matching(other, anchors, min(counts) if len(counts) > 1 else None)
+
+
+def _doubted(plan: WeightPlan, other: WeightPlan) -> WeightPlan:
+    """A plan at rest, with what names don't settle marked, and what else it could have been."""
+    open_sets = {e.path: {e.sources[0].path, *e.alternatives} for e in other.entries if e.alternatives}
+    entries = []
+    for entry in plan.entries:
+        source = entry.sources[0].path
+        if source in open_sets.get(entry.path, ()):
+            others = tuple(path for path in sorted(open_sets[entry.path]) if path != source)
+            entry = replace(entry, confidence=min(entry.confidence, 0.6), alternatives=others)
+        entries.append(entry)
+    return replace(plan, entries=tuple(entries))
 
 
 def _equal_already(uses: Sequence[Usage]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,33 @@ from padiff.records import Anchors, Group, Unmatched, Usage, WeightEntry, Weight
 from padiff.weights import problems
 from padiff.weights.apply import build
 from padiff.weights.assign import assign
-from padiff.weights.choices import choices_of
+from padiff.weights.choices import Question, questions_of
 from padiff.weights.compose import compose
 from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
 from padiff.weights.rows import Held
+from padiff.weights.sets import Flow, settle
 from padiff.weights.units import Unit, units_of
 
 MOST_EXTRA = 0.1
 """Share of raw's parameters that may be without source when all of base's have found a place: a head too many."""
+
+
+class Proposal:
+    """A plan for models of different make, and what it says about the modules."""
+
+    def __init__(
+        self, plan: WeightPlan, pairs: Sequence[UnitPair], questions: Sequence[Question], uses: tuple[Usage, Usage]
+    ) -> None:
+        self.plan = plan
+        self._pairs, self._questions, self._uses = pairs, questions, uses
+
+    def anchors(self, plan: WeightPlan) -> Anchors:
+        """What the plan, with its choices settled, says about the modules."""
+        changed: dict[int, UnitPair] = {}
+        for question, choice in zip(self._questions, plan.choices, strict=True):
+            changed |= question.options[choice.chosen].pairs
+        return _anchors([changed.get(n, pair) for n, pair in enumerate(self._pairs)], *self._uses)
 
 
 def plan_by_use(
@@ -32,14 +51,17 @@ def plan_by_use(
     skip: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
     *,
     values: bool = False,
-) -> tuple[WeightPlan, Anchors]:
+) -> Proposal:
     """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out."""
     base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
+    pairs, sets = settle(pairs, Flow(base.tree, base_use), Flow(raw.tree, raw_use))
+    questions = questions_of(pairs, sets, base, raw)
     tied, raw_left = _tied(base_units, raw_left)
     plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)
-    return plan, _anchors(base, raw, pairs, base_use, raw_use)
+    plan = replace(plan, choices=tuple(question.choice() for question in questions))
+    return Proposal(plan, pairs, questions, (base_use, raw_use))
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:
@@ -95,7 +117,7 @@ class _Checked:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
             unmatched += [Unmatched("base", atom.held.path, atom.held.role, why) for atom in unit.atoms.values()]
-        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found), choices_of(pairs, self.base, self.raw))
+        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found))
 
     def _ties(self, pairs: Sequence[UnitPair]) -> list[WeightProblem]:
         """Two paths of raw that are one tensor must be filled from equal tensors of base."""
@@ -155,7 +177,7 @@ def _composed_ties(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEn
     return entries
 
 
-def _anchors(base: LiveTree, raw: LiveTree, pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anchors:
+def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anchors:
     direct: list[tuple[int, int]] = []
     groups: list[Group] = []
     base_holds: dict[int, list[int]] = defaultdict(list)

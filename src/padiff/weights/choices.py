@@ -5,33 +5,88 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Choice, WeightEntry
 from padiff.weights.compose import compose
 from padiff.weights.fitting import UnitPair, in_part_order, part_role
-from padiff.weights.units import UNKNOWN, Unit
+from padiff.weights.sets import OpenSet, permuted
+from padiff.weights.units import UNKNOWN, Atom, Unit
 from padiff.weights.words import words_of
 
+_MOST_PERMUTED = 5
+_MOST_SWAPPED = 8
+"""Sets up to the one size are tried in every order, up to the other with two exchanged; larger ones stay open."""
 _USUAL_HEADS = (2, 3, 4, 6, 8, 12, 16, 32)
 _HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_attention_head")
 
 
-def choices_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree) -> tuple[Choice, ...]:
-    """One choice per kind of place: what holds for one block holds for its likes."""
-    families: dict[tuple[str, str], list[UnitPair]] = defaultdict(list)
-    for pair in pairs:
+@dataclass(frozen=True)
+class Option:
+    """One way to fill some tensors, and the pairs that it says belong together, by number."""
+
+    label: str
+    entries: tuple[WeightEntry, ...]
+    pairs: Mapping[int, UnitPair] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is open, with its options; the first is the default."""
+
+    what: str
+    options: tuple[Option, ...]
+
+    def choice(self) -> Choice:
+        return Choice(self.what, tuple((option.label, option.entries) for option in self.options))
+
+
+def questions_of(
+    pairs: Sequence[UnitPair], sets: Sequence[OpenSet], base: LiveTree, raw: LiveTree
+) -> tuple[Question, ...]:
+    """One question per kind of place: what holds for one block holds for its likes."""
+    families: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, pair in enumerate(pairs):
         kind = _open(pair)
         if kind:
-            families[(kind, _starred(pair.raw[0].path))].append(pair)
-    found: list[Choice] = []
-    for (kind, place), family in families.items():
+            families[(kind, _starred(pair.raw[0].path))].append(number)
+    found = [_which_is_which(pairs, one) for one in sets if len(one.raw) <= _MOST_SWAPPED]
+    for (kind, place), numbers in families.items():
+        family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
-            found.append(Choice(f"{kind} of {place}", tuple(options)))
+            found.append(Question(f"{kind} of {place}", tuple(options)))
     return tuple(found)
+
+
+def _which_is_which(pairs: Sequence[UnitPair], one: OpenSet) -> Question:
+    """The members of a set in every order; of a large one, two exchanged or all reversed."""
+    count = len(one.raw)
+    usual = tuple(range(count))
+    orders: list[tuple[int, ...]] = list(itertools.permutations(usual))
+    if count > _MOST_PERMUTED:
+        swaps = [tuple(b if p == a else a if p == b else p for p in usual) for a, b in itertools.combinations(usual, 2)]
+        orders = [usual, usual[::-1], *swaps]
+    tensors = {_identity(atom) for block in one.blocks for part in block for n in part for atom in _raw_atoms(pairs[n])}
+    beside = [n for n, pair in enumerate(pairs) if any(_identity(atom) in tensors for atom in _raw_atoms(pair))]
+    options = []
+    for order in orders:
+        changed = permuted(pairs, one, order)
+        entries = tuple(entry for _, _, entry in compose([changed.get(n, pairs[n]) for n in beside]))
+        label = ", ".join(f"{raw} from {one.base[source]}" for raw, source in zip(one.raw, order, strict=True))
+        options.append(Option(label, entries, changed))
+    where = f" in {one.around}" if one.around else ""
+    return Question(f"which of {', '.join(one.raw)}{where} is which", tuple(options))
+
+
+def _raw_atoms(pair: UnitPair) -> list[Atom]:
+    return [atom for unit in pair.raw for atom in unit.atoms.values()]
+
+
+def _identity(atom: Atom) -> int:
+    return atom.held.spec.identity
 
 
 def _open(pair: UnitPair) -> str:
@@ -48,37 +103,39 @@ def _starred(path: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
-def _turned(family: Sequence[UnitPair]) -> list[tuple[str, tuple[WeightEntry, ...]]]:
-    as_they_are = tuple(entry for _, _, entry in compose(family))
+def _turned(family: Mapping[int, UnitPair]) -> list[Option]:
+    as_they_are = tuple(entry for _, _, entry in compose(list(family.values())))
     other = tuple(
         replace(entry, sources=tuple(replace(s, permute=None if s.permute else (1, 0)) for s in entry.sources))
         if len(entry.shape) == 2
         else entry
         for entry in as_they_are
     )
-    return [("as stored", as_they_are), ("turned", other)]
+    return [Option("as stored", as_they_are), Option("turned", other)]
 
 
-def _orders(family: Sequence[UnitPair], base: LiveTree, raw: LiveTree) -> list[tuple[str, tuple[WeightEntry, ...]]]:
-    parts = _parts(family[0])
-    whole = family[0].raw[0] if len(family[0].base) > 1 else family[0].base[0]
+def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> list[Option]:
+    first = next(iter(family.values()))
+    parts = _parts(first)
+    whole = first.raw[0] if len(first.base) > 1 else first.base[0]
     told = in_part_order(parts)[1] and bool({"qkv", "gateup"} & set(words_of(whole.label)))
-    default = tuple(entry for _, _, entry in compose(family))
+    default = tuple(entry for _, _, entry in compose(list(family.values())))
     names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
-    options = [(" then ".join(names), default)]
+    options = [Option(" then ".join(names), default)]
     equal = len({part.main.shape for part in parts}) == 1
     attends = {"query", "key", "value"} <= {part_role(part) for part in parts}
-    known = _heads(family[0], base, raw)
+    known = _heads(first, base, raw)
     size = parts[0].main.neutral[0]
     for heads in [known] if known else [n for n in _USUAL_HEADS if size % n == 0] if attends else []:
         if equal:
-            by_head = tuple(_by_head(entry, heads, len(parts), len(family[0].base) > 1) for entry in default)
-            options.append((f"head by head, {heads} heads", by_head))
+            by_head = tuple(_by_head(entry, heads, len(parts), len(first.base) > 1) for entry in default)
+            options.append(Option(f"head by head, {heads} heads", by_head))
     if not told and equal:
         for order in itertools.permutations(range(len(parts))):
             if list(order) != sorted(order):
-                label = " then ".join(names[place] for place in order)
-                options.append((label, tuple(e for _, _, e in compose([_reordered(p, order) for p in family]))))
+                changed = {number: _reordered(pair, order) for number, pair in family.items()}
+                entries = tuple(entry for _, _, entry in compose(list(changed.values())))
+                options.append(Option(" then ".join(names[place] for place in order), entries, changed))
     return options
 
 

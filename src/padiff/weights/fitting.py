@@ -22,6 +22,14 @@ class UnitPair:
     evidence: str
     confidence: float
     stacked: bool = False
+    others: tuple[Unit, ...] = ()
+    """Units of base that could fill raw's as well, where the evidence does not settle it."""
+
+
+def signature(unit: Unit) -> object:
+    """Equal for units that fit the same others."""
+    shapes = sorted((r, a.axes == UNKNOWN, a.neutral, a.shape) for r, a in unit.atoms.items() if not a.held.lenient)
+    return unit.layer is None, unit.made, tuple(shapes)
 
 
 def parent(unit: Unit) -> str:
