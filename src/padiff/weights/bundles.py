@@ -7,6 +7,7 @@ raw   block.near.0   block.near.1 block.far.0    block.far.1      bundles of (bl
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,12 +101,13 @@ def _contents(pairs: Sequence[UnitPair], side: int) -> dict[tuple[str, ...], Con
 
 
 def _prefixes(unit: Unit) -> list[tuple[str, ...]]:
-    parts = (*(unit.path.split(".") if unit.path else ()), _LEAF)
+    """Places around a unit from the outside in; what begins alike, branch1_conv and branch1_bn, lies together too."""
+    parts = (*re.split(r"(?=[._])", unit.path), _LEAF)
     return [parts[:length] for length in range(len(parts) + 1)]
 
 
 def _path(prefix: tuple[str, ...]) -> str:
-    return ".".join(part for part in prefix if part != _LEAF)
+    return "".join(part for part in prefix if part != _LEAF)
 
 
 def _alike(pairs: Sequence[UnitPair], bundles: Sequence[Bundle]) -> list[list[Bundle]]:
@@ -134,4 +136,4 @@ def _shapes(pair: UnitPair) -> Mapping[str, object] | object:
 
 
 def _below(path: str, around: str) -> str:
-    return path[len(around) + 1 :] if around else path
+    return path[len(around) :].lstrip("._")
