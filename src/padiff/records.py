@@ -456,7 +456,7 @@ class WeightSource(PlainData):
     index: int | None = None
     """Which slice of the first axis, taken before anything else: one expert of a stack."""
     interleaved: tuple[int, int, int] | None = None
-    """(heads, parts, part): the axis is laid out head by head, each head with all parts; this is one part of it."""
+    """(heads, start, stop): the axis is laid out head by head, each head with all parts; this stretch of each head."""
 
 
 @dataclass(frozen=True)

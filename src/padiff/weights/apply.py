@@ -91,9 +91,9 @@ def _part(source: WeightSource, part: Array) -> Array:
     if source.start is not None:
         part = part[(slice(None),) * source.axis + (slice(source.start, source.stop),)]
     if source.interleaved is not None:
-        heads, parts, place = source.interleaved
+        heads, start, stop = source.interleaved
         moved = np.moveaxis(part, source.axis, 0)
-        moved = moved.reshape(heads, parts, -1, *moved.shape[1:])[:, place]
+        moved = moved.reshape(heads, -1, *moved.shape[1:])[:, start:stop]
         part = np.moveaxis(moved.reshape(-1, *moved.shape[2:]), 0, source.axis)
     return part if source.permute is None else part.transpose(source.permute)
 

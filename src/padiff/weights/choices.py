@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Choice, WeightEntry
 from padiff.weights.compose import compose
-from padiff.weights.fitting import UnitPair, in_part_order, part_role
+from padiff.weights.fitting import UnitPair, in_part_order, part_role, tells_order
 from padiff.weights.sets import OpenSet, permuted
 from padiff.weights.units import UNKNOWN, Atom, Unit
-from padiff.weights.words import words_of
 
 _MOST_PERMUTED = 5
 _MOST_SWAPPED = 8
 """Sets up to the one size are tried in every order, up to the other with two exchanged; larger ones stay open."""
 _USUAL_HEADS = (2, 3, 4, 6, 8, 12, 16, 32)
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_query_groups")
 _HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_attention_head")
 
 
@@ -115,39 +116,58 @@ def _turned(family: Mapping[int, UnitPair]) -> list[Option]:
 
 
 def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> list[Option]:
+    """Parts one after the other, head by head, or element by element; in another order where no name tells it."""
     first = next(iter(family.values()))
     parts = _parts(first)
-    whole = first.raw[0] if len(first.base) > 1 else first.base[0]
-    told = in_part_order(parts)[1] and bool({"qkv", "gateup"} & set(words_of(whole.label)))
-    default = tuple(entry for _, _, entry in compose(list(family.values())))
-    names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
-    options = [Option(" then ".join(names), default)]
     equal = len({part.main.shape for part in parts}) == 1
+    orders = [tuple(range(len(parts)))]
+    if equal and not _order_told(first):
+        orders = list(itertools.permutations(orders[0]))
+    known, usual = _heads(parts, first, base, raw)
+    names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
+    options: list[Option] = []
+    for order in orders:
+        changed = {number: _reordered(pair, order) for number, pair in family.items()}
+        plain = tuple(entry for _, _, entry in compose(list(changed.values())))
+        label = " then ".join(names[place] for place in order)
+        options.append(Option(label, plain, changed))
+        for heads, how in [*known, *([] if order != orders[0] else usual)]:
+            entries = tuple(_by_head(entry, heads, len(first.base) > 1) for entry in plain)
+            options.append(Option(how if order == orders[0] else f"{label}, {how}", entries, changed))
+    return sorted(options, key=lambda option: "by" in option.label.split())
+
+
+def _order_told(pair: UnitPair) -> bool:
+    """Both the parts' names and the fused one's say in which order they come."""
+    whole = pair.raw[0] if len(pair.base) > 1 else pair.base[0]
+    parts = _parts(pair)
+    return in_part_order(parts, whole)[1] and tells_order(whole)
+
+
+def _heads(
+    parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: LiveTree
+) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Numbers of heads to interleave by, with what to call it: as the attention says, or such as are usual."""
+    sizes = [part.main.neutral[0] for part in parts]
+    least = math.gcd(*sizes)
+    equal = min(sizes) == max(sizes)
     attends = {"query", "key", "value"} <= {part_role(part) for part in parts}
-    known = _heads(first, base, raw)
-    size = parts[0].main.neutral[0]
-    for heads in [known] if known else [n for n in _USUAL_HEADS if size % n == 0] if attends else []:
-        if equal:
-            by_head = tuple(_by_head(entry, heads, len(parts), len(first.base) > 1) for entry in default)
-            options.append(Option(f"head by head, {heads} heads", by_head))
-    if not told and equal:
-        for order in itertools.permutations(range(len(parts))):
-            if list(order) != sorted(order):
-                changed = {number: _reordered(pair, order) for number, pair in family.items()}
-                entries = tuple(entry for _, _, entry in compose(list(changed.values())))
-                options.append(Option(" then ".join(names[place] for place in order), entries, changed))
-    return options
+    said = {n for n in _said(pair, base, raw, _HEADS if equal else _KEY_HEADS) if least % n == 0}
+    usual = [n for n in _USUAL_HEADS if least % n == 0 and n < least] if attends and not said else []
+    known = [(heads, f"head by head, {heads} heads") for heads in sorted(said)]
+    alternating = [(least, "element by element")] if equal and least not in said else []
+    return [*known, *alternating], [(heads, f"head by head, {heads} heads") for heads in usual]
 
 
-def _by_head(entry: WeightEntry, heads: int, parts: int, fuses: bool) -> WeightEntry:
+def _by_head(entry: WeightEntry, heads: int, fuses: bool) -> WeightEntry:
     """The same from, or into, a layout in which each head has all parts."""
     if fuses:
         return replace(entry, heads=heads)
     source = entry.sources[0]
     if source.start is None or source.stop is None:
         return entry
-    place = source.start // (source.stop - source.start)
-    return replace(entry, sources=(replace(source, start=None, stop=None, interleaved=(heads, parts, place)),))
+    stretch = (heads, source.start // heads, source.stop // heads)
+    return replace(entry, sources=(replace(source, start=None, stop=None, interleaved=stretch),))
 
 
 def _parts(pair: UnitPair) -> tuple[Unit, ...]:
@@ -159,15 +179,15 @@ def _reordered(pair: UnitPair, order: Sequence[int]) -> UnitPair:
     return replace(pair, base=parts) if len(pair.base) > 1 else replace(pair, raw=parts)
 
 
-def _heads(pair: UnitPair, base: LiveTree, raw: LiveTree) -> int:
+def _said(pair: UnitPair, base: LiveTree, raw: LiveTree, names: Sequence[str]) -> list[int]:
     """The number of heads, as the attention around the parts knows it."""
     for live, unit in ((raw, pair.raw[0]), (base, pair.base[0])):
         node = unit.node
         while node.parent >= 0:
             node = live.tree.nodes[node.parent]
             module = live.modules[node.index]
-            for name in _HEADS:
+            for name in names:
                 value = getattr(module, name, None)
                 if isinstance(value, int) and value > 1:
-                    return value
-    return 0
+                    return [value]
+    return []

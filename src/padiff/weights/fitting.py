@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.weights.units import UNKNOWN, Unit
-from padiff.weights.words import likeness, words_of
+from padiff.weights.words import canonical, likeness, words_of
 
 MOST_JOINED = 4
 PART_ORDER = ("query", "key", "value", "gate", "fc1")
+_INITIALS = {"q": "query", "k": "key", "v": "value"}
 
 
 @dataclass(frozen=True)
@@ -122,12 +124,36 @@ def part_role(unit: Unit) -> str:
     return next((word for word in last if word in PART_ORDER), "")
 
 
-def in_part_order(parts: Sequence[Unit]) -> tuple[list[Unit], bool]:
-    """Parts in the usual order of a fused tensor, and whether their names told it."""
+def in_part_order(parts: Sequence[Unit], whole: Unit | None = None) -> tuple[list[Unit], bool]:
+    """Parts in the order that the fused unit's name spells, else in the usual one; and whether names told it."""
     roles = [part_role(part) for part in parts]
     if all(roles) and len(set(roles)) == len(roles):
-        return sorted(parts, key=lambda part: PART_ORDER.index(part_role(part))), True
+        order = (_spelt(whole, roles) if whole is not None else ()) or PART_ORDER
+        return sorted(parts, key=lambda part: order.index(part_role(part))), True
     return list(parts), False
+
+
+def tells_order(whole: Unit) -> bool:
+    """Whether a fused unit's name says in which order its parts come."""
+    last = whole.label.rpartition(".")[2]
+    return bool({"qkv", "gateup"} & set(words_of(whole.label))) or len(_roles_in(last)) > 1
+
+
+def _spelt(whole: Unit, roles: Sequence[str]) -> tuple[str, ...]:
+    """The order of the parts as the fused unit is called: ``kqv``, ``key_query_value``, ``up_gate_proj``."""
+    found = _roles_in(whole.label.rpartition(".")[2])
+    return found if set(found) == set(roles) else ()
+
+
+def _roles_in(name: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for token in re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()):
+        letters = token.removeprefix("w") if len(token) > 1 else token
+        if set(letters) <= set(_INITIALS) and len(set(letters)) == len(letters) > 1:
+            found += [_INITIALS[letter] for letter in letters]
+        elif canonical(token) in PART_ORDER:
+            found.append(canonical(token))
+    return tuple(dict.fromkeys(found))
 
 
 def pair_up(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
@@ -138,7 +164,7 @@ def pair_up(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
         same_layer = base[0].layer is not None and base[0].layer == raw[0].layer
         evidence = f"{order}, shape" + (", names" if named > 0.5 else "") + (", kind" if same_layer else "")
         return UnitPair((base[0],), (raw[0],), evidence, 1.0 if named > 0.5 or used else 0.8)
-    parts, told = in_part_order(base if len(base) > 1 else raw)
+    parts, told = in_part_order(base, raw[0]) if len(base) > 1 else in_part_order(raw, base[0])
     evidence = f"{order}, shapes add up" + (", parts named" if told else "")
     confidence = 0.95 if told else 0.6
     if len(base) > 1:
