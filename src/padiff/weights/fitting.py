@@ -82,10 +82,13 @@ def score(base: Unit, raw: Unit) -> float:
         found += 1.0
     elif base.layer is not None and raw.layer is not None:
         found -= 1.5
-    if base.numbers and raw.numbers:
-        same = base.numbers == raw.numbers
-        found += 1.0 if same else (-0.5 if len(base.numbers) == len(raw.numbers) else 0.0)
-    return found
+    return found + _numbered_alike(base, raw)
+
+
+def _numbered_alike(base: Unit, raw: Unit) -> float:
+    if not base.numbers or not raw.numbers:
+        return 0.0
+    return 1.0 if base.numbers == raw.numbers else -0.5 if len(base.numbers) == len(raw.numbers) else 0.0
 
 
 def joins(parts: Sequence[Unit], whole: Unit) -> bool:
@@ -110,7 +113,8 @@ def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
 def join_score(parts: Sequence[Unit], whole: Unit) -> float:
     parents = {parent(part) for part in parts}
     alike = max(likeness(parent(part), parent(whole)) for part in parts)
-    return len(parts) * 3.5 + 2.0 * alike + (1.0 if len(parents) == 1 else -2.0) + _roles_told(parts)
+    together = 1.0 if len(parents) == 1 else -2.0
+    return len(parts) * 3.5 + 2.0 * alike + together + _roles_told(parts) + _numbered_alike(parts[0], whole)
 
 
 def _roles_told(parts: Sequence[Unit]) -> float:

@@ -99,7 +99,7 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
     found = [
         replace(unit, use=_first(unit, use), order=place, made=_made(unit, usage)) for place, unit in enumerate(found)
     ]
-    return sorted(_by_number(found), key=lambda unit: (unit.use, unit.order))
+    return _in_list_order(sorted(found, key=lambda unit: (unit.use, unit.order)))
 
 
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
@@ -213,20 +213,30 @@ def _first(unit: Unit, use: Mapping[str, int]) -> float:
     return min((use.get(atom.held.path, math.inf) for atom in unit.atoms.values()), default=math.inf)
 
 
-def _by_number(units: list[Unit]) -> list[Unit]:
-    """Numbered siblings used out of their order (experts, as the router will) are taken in it."""
-    families: dict[tuple[str, ...], list[Unit]] = defaultdict(list)
+def _in_list_order(units: list[Unit]) -> list[Unit]:
+    """Members of a list that are used out of their order, or not at all, taken in it, each as a whole.
+
+    Experts are used as the router will; and blocks that a port calls in the wrong order, or leaves out, are not
+    to be filled with each other's weights.
+    """
+    lists: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
         parts = unit.path.split(".")
         for place, part in enumerate(parts):
             if part.isdigit():
-                key = (*parts[:place], "*", *parts[place + 1 :])
-                families[key].append(unit)
-    changed: dict[int, float] = {}
-    for family in families.values():
-        used = [unit.use for unit in family]
-        if len(family) > 1 and used != sorted(used):
-            start = min(used)
-            for place, unit in enumerate(family):
-                changed[unit.order] = start + place * 1e-6 if start < math.inf else math.inf
-    return [replace(unit, use=changed.get(unit.order, unit.use)) for unit in units]
+                lists[".".join(parts[:place])][int(part)].append(unit)
+    for _, members in sorted(lists.items(), key=lambda item: item[0].count(".")):
+        if len(members) < 2 or not _out_of_order(members):
+            continue
+        inside = {unit.order for one in members.values() for unit in one}
+        start = next(place for place, unit in enumerate(units) if unit.order in inside)
+        later = [unit for unit in units[start:] if unit.order not in inside]
+        place_of = {unit.order: place for place, unit in enumerate(units)}
+        ordered = [u for n in sorted(members) for u in sorted(members[n], key=lambda unit: place_of[unit.order])]
+        units = [*units[:start], *ordered, *later]
+    return units
+
+
+def _out_of_order(members: Mapping[int, Sequence[Unit]]) -> bool:
+    used = [min(unit.use for unit in members[number]) for number in sorted(members)]
+    return min(used) < math.inf and (used != sorted(used) or max(used) == math.inf)
