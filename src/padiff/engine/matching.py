@@ -18,10 +18,12 @@ from padiff.records import (
     Usage,
     WeightEntry,
     WeightPlan,
+    WeightProblem,
 )
 from padiff.weights import plan_by_use, plan_weights
 from padiff.weights.rules import entries_of
 from padiff.weights.special import special_kinds
+from padiff.weights.words import words_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def _match(job: Job, *, run: bool) -> Matching:
         job.base, job.raw, uses[0], uses[1], (rules.base_skip, rules.raw_skip), values=_equal_already(uses)
     )
     other = found.plan
+    if plan.problems and other.problems and uses[1].tensors and not _of_one_name(plan.problems[0]):
+        return Matching(other)
     if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
         return Matching(plan if plan.problems else _doubted(plan, other))
     if uses[1].tensors:
@@ -130,6 +134,11 @@ def _told(plan: WeightPlan) -> bool:
     """Without a run only a plan that leaves nothing over and guesses nothing is better than saying what is wrong."""
     left = any(one.side == "base" and one.kind == "parameter" for one in plan.unmatched)
     return not left and all(entry.confidence >= 0.9 for entry in plan.entries)
+
+
+def _of_one_name(problem: WeightProblem) -> bool:
+    """It holds a tensor against the one of the same name: nothing says more precisely what is wrong."""
+    return bool(problem.base_path) and words_of(problem.base_path) == words_of(problem.raw_path)
 
 
 def alike(job: Job) -> frozenset[tuple[str, str]]:

@@ -20,6 +20,7 @@ from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
 from padiff.weights.rows import Held
 from padiff.weights.sets import Flow, settle
+from padiff.weights.unfilled import unfilled
 from padiff.weights.units import Unit, units_of
 
 MOST_EXTRA = 0.1
@@ -111,8 +112,10 @@ class _Checked:
         extra = [unit for unit in raw_left if self.ran and unit.use < math.inf]
         none_left = not any(unit.use < math.inf and unit.required for unit in base_left)
         few = self.ran and none_left and len(extra) <= MOST_EXTRA * len(self.raw.parameters())
+        missing: list[Held] = []
         for unit in raw_left:
-            self._left_of_raw(unit, filled, unmatched, found, excused=few)
+            self._left_of_raw(unit, filled, unmatched, missing, excused=few)
+        found += unfilled(self.base.tree, self.raw.tree, pairs, missing, base_left)
         for unit in base_left:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
@@ -139,7 +142,7 @@ class _Checked:
         return one.shape == two.shape and one.tobytes() == two.tobytes()
 
     def _left_of_raw(
-        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], found: list[WeightProblem], *, excused: bool
+        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], missing: list[Held], *, excused: bool
     ) -> None:
         """What base does not fill: of no account, or a few extras that may not matter, or a problem."""
         for atom in unit.atoms.values():
@@ -153,7 +156,7 @@ class _Checked:
             elif excused:
                 unmatched.append(Unmatched("raw", held.path, held.role, why))
             else:
-                found.append(problems.no_tensor("raw", held, self.base.tree.nodes[0]))
+                missing.append(held)
 
     def _array(self, held: Held) -> Any:
         return self.base.adapter.to_numpy(self.base_tensors[held.path])

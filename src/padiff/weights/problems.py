@@ -11,6 +11,8 @@ HINT_MAP = "a LayerMap pairs modules by hand: layer_map.map = {base_module: raw_
 HINT_SPECIAL = "add_special_init(...) fills a pair of layers with a function of your own"
 HINT_ORDER = "check that both models define the same layers in the same order"
 
+_MOST_LISTED = 6
+
 Place = tuple[ModuleNode, str]
 """A module and the path to print with it, of the module itself or of one of its tensors."""
 
@@ -58,7 +60,10 @@ def no_module(
 ) -> WeightProblem:
     """A module with parameters that corresponds to nothing; ``near`` is where the other model would have it."""
     of = "raw" if side == "base" else "base"
-    shapes = ", ".join(f"{held.name} {list(held.spec.shape)}" for held in tensors)
+    shapes = ", ".join(f"{held.name} {list(held.spec.shape)}" for held in tensors[:_MOST_LISTED])
+    if len(tensors) > _MOST_LISTED:
+        shapes += f" and {len(tensors) - _MOST_LISTED} more"
+    place = f"; {of} would have it in {near.path} ({near.kind})" if near.path else ""
     waiting = ", ".join(f"{other.path or '(model)'} ({other.kind})" for other in others[:3])
     also = f"; {of} has without partner: {waiting}" if waiting else ""
     return _sides(
@@ -66,7 +71,7 @@ def no_module(
         (node, node.path),
         (near, near.path),
         f"no module of {of} corresponds to {node.path or '(model)'} ({node.kind}) of {side}; "
-        f"its parameters: {shapes}{also}",
+        f"its parameters: {shapes}{place}{also}",
         f"{HINT_ORDER}; {HINT_MAP}",
     )
 
