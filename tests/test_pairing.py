@@ -323,3 +323,58 @@ def test_no_synonym_means_two_things() -> None:
     everything = [word for words in SYNONYMS.values() for word in words.split()]
     assert len(everything) == len(set(everything))
     assert not set(everything) & set(SYNONYMS)
+
+
+class Several(torch.nn.Module):
+    """Returns a dict of what it is asked for."""
+
+    def __init__(self, names: tuple[str, str], keys: tuple[str, ...], turned: bool = False) -> None:
+        super().__init__()
+        self.names, self.keys, self.turned = names, keys, turned
+        for name in names:
+            setattr(self, name, torch.nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        first = torch.tanh(getattr(self, self.names[0])(x))
+        second = getattr(self, self.names[1])(first)
+        everything = {"logits": second, "aux": first * 3, "pooled": first.mean(1), "sums": second.sum(-1)}
+        if self.turned:
+            everything["logits"] = second.transpose(1, 2)
+        return {key: everything[key] for key in self.keys}
+
+
+RETURNED = [
+    (("logits",), ("aux", "logits")),
+    (("aux", "logits"), ("logits",)),
+    (("aux", "logits"), ("logits", "pooled")),
+    (("logits", "aux"), ("pooled", "logits")),
+    (("aux", "logits"), ("sums", "logits", "pooled")),
+]
+
+
+@pytest.mark.parametrize(("base_keys", "raw_keys"), RETURNED, ids=lambda keys: "-".join(keys))
+def test_models_that_return_other_things_besides(base_keys: tuple[str, ...], raw_keys: tuple[str, ...]) -> None:
+    """What corresponds is compared, and the loss goes over that alone; the rest is listed."""
+    base, raw = Several(("one", "two"), base_keys), Several(("uno", "due"), raw_keys)
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert any(one.role == "loss" for one in result.comparisons)
+    assert any(one.phase == "gradient" for one in result.comparisons)
+    assert result.coverage["outputs"] == 1 / len(raw_keys)
+    said = " ".join(one.why for one in result.unmatched)
+    for key in (set(base_keys) | set(raw_keys)) - {"logits"}:
+        assert f"output {key!r}" in said
+    raw.due.bias.data += 1
+    found = padiff.compare(base, raw, X, weights="keep").divergence
+    assert found is not None
+    assert (found.base_path, found.raw_path) == ("two", "due")
+
+
+def test_another_layout_of_the_result_is_stated() -> None:
+    base, raw = Several(("one", "two"), ("logits",)), Several(("uno", "due"), ("logits",), turned=True)
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    note = "the result 'logits' of raw comes in another layout: compared with base with axes permuted to [0, 2, 1]"
+    assert result.notes == (note,)
+    assert f"note: {note}" in str(result)
+    assert padiff.compare(base, Several(("uno", "due"), ("logits",)), X).notes == ()

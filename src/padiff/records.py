@@ -170,8 +170,8 @@ class Usage(PlainData):
     ready: Mapping[int, int] = field(default_factory=dict)
     """Node to when the last of what its first call was given had first been seen, on the clock of ``calls``: what
     was there before another module was called does not depend on that module."""
-    outputs: tuple[Array, ...] = ()
-    """The floating tensors that the model returned."""
+    outputs: tuple[tuple[str, Array], ...] = ()
+    """The floating tensors that the model returned, with their places in what it returned."""
 
 
 @dataclass(frozen=True)
@@ -347,6 +347,8 @@ class Outcome(PlainData):
     """The bound the verdict was taken against, in the unit of the mode."""
     suggestion: Tolerance | None = None
     """A tolerance that would hold, where the difference looks like rounding."""
+    layout: str = ""
+    """What was done to bring the two into one shape, where they come in different layouts."""
 
     @property
     def agrees(self) -> bool:

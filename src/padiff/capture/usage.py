@@ -71,7 +71,7 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
         stack.enter_context(adapter.watch_reads(on_read))
         stack.enter_context(adapter.no_grad())
         output = call_model(live.model, arguments.args, dict(arguments.kwargs))
-        outputs = [adapter.to_numpy(adapter.clone(tensor)) for tensor in floating(adapter, output)]
+        outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
     tied = {path for same in paths.values() if len(same) > 1 for path in same}
     first = {path: rank for path, rank in read.items() if path not in tied or path not in called}
     return Usage({**called, **first}, calls, made, ready, tuple(outputs))

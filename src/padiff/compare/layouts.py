@@ -31,7 +31,7 @@ def compare_in_any_layout(
     nearest: Outcome | None = None
     for change, left, right in options:
         found = compare_arrays(left, right, tolerance)
-        stated = replace(found, message=f"{found.message}; {change}")
+        stated = replace(found, message=f"{found.message}; {change}", layout=change)
         if found.agrees:
             return stated
         if found.numbers and (nearest is None or nearest.numbers is None or found.numbers.rmse < nearest.numbers.rmse):

@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from padiff.capture.session import Arguments
+from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.engine.outputs import Named, paired_outputs
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
+from padiff.records import Choice, Tolerance, WeightEntry, WeightPlan
 from padiff.weights import apply_plan
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
@@ -65,12 +66,13 @@ def _found(choices: Sequence[Choice], error: Callable[[Sequence[int]], float]) -
     return None
 
 
-def _error(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: list[Array]) -> float:
+def _error(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: list[Named]) -> float:
     """How far raw's outputs are from base's under a plan; 0 when they agree."""
     apply_plan(base, raw, plan)
     found = _outputs(raw, arguments()[1])
     outcomes = [
-        compare_in_any_layout(a, b, Tolerance(mode="auto"), loosely=True) for a, b in zip(expected, found, strict=False)
+        compare_in_any_layout(one, other, Tolerance(mode="auto"), loosely=True)
+        for (_, one), (_, other) in paired_outputs(expected, found)
     ]
     if outcomes and all(outcome.agrees for outcome in outcomes):
         return 0.0
@@ -78,12 +80,11 @@ def _error(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, ex
     return max(sizes, default=math.inf)
 
 
-def _outputs(live: LiveTree, arguments: Arguments) -> list[Array]:
+def _outputs(live: LiveTree, arguments: Arguments) -> list[Named]:
     adapter = live.adapter
     with preserved(live, buffers=True), adapter.no_grad():
         output = live.model(*arguments.args, **arguments.kwargs)
-        floating = [t for _, t in adapter.flatten(output) if adapter.dtype(t).startswith(("float", "bfloat"))]
-        return [adapter.to_numpy(adapter.clone(tensor)) for tensor in floating]
+        return [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
 
 
 @contextmanager

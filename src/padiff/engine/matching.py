@@ -10,6 +10,7 @@ from padiff.capture.usage import first_use
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.decide import decide
 from padiff.engine.job import Job
+from padiff.engine.outputs import Places, paired_outputs, places_in_common
 from padiff.errors import ArgumentError
 from padiff.records import (
     Anchors,
@@ -33,8 +34,8 @@ class Matching:
     plan: WeightPlan
     anchors: Anchors | None = None
     """None where names and order of definition are evidence enough."""
-    outputs: int | None = None
-    """How many outputs both models have, where one has more."""
+    outputs: tuple[Places, Places] = (None, None)
+    """The outputs of base and raw that correspond, where the models return others besides."""
 
 
 def match(job: Job, *, run: bool) -> Matching:
@@ -68,8 +69,7 @@ def _match(job: Job, *, run: bool) -> Matching:
         other = decide(job.base, job.raw, job.arguments, other)
     anchors = found.anchors(other)
     anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
-    counts = {len(use.outputs) for use in uses if use.outputs}
-    return Matching(other, anchors, min(counts) if len(counts) > 1 else None)
+    return Matching(other, anchors, places_in_common(uses[0].outputs, uses[1].outputs))
 
 
 def _doubted(plan: WeightPlan, other: WeightPlan) -> WeightPlan:
@@ -87,8 +87,9 @@ def _doubted(plan: WeightPlan, other: WeightPlan) -> WeightPlan:
 
 def _equal_already(uses: Sequence[Usage]) -> bool:
     """Both models return the same as they are: only then do equal values mean equal weights, not equal seeds."""
-    pairs = list(zip(uses[0].outputs, uses[1].outputs, strict=False))
-    return bool(pairs) and all(compare_in_any_layout(one, other, Tolerance(mode="auto")).agrees for one, other in pairs)
+    pairs = paired_outputs(uses[0].outputs, uses[1].outputs)
+    auto = Tolerance(mode="auto")
+    return bool(pairs) and all(compare_in_any_layout(one, other, auto).agrees for (_, one), (_, other) in pairs)
 
 
 def _with_heads(job: Job, group: Group, plan: WeightPlan) -> Group:

@@ -37,7 +37,7 @@ def run_job(
     modules = pair_modules(job.base.tree, job.raw.tree, rules, anchors=matching.anchors)
     base = Session(job.base, "base", _watched(job, modules, "base"))
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
-    base.loss_outputs = raw.loss_outputs = matching.outputs
+    base.loss_outputs, raw.loss_outputs = matching.outputs
     steps: list[StepComparison] = []
     divergence: Divergence | None = None
     with ExitStack() as stack:

@@ -42,6 +42,7 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
+    notes += _layouts(first) + _unsure(copied)
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=divergence is None and enough,
@@ -55,6 +56,26 @@ def result_of(
         notes=tuple(notes),
         coverage=coverage,
     )
+
+
+def _layouts(step: StepComparison) -> list[str]:
+    """What had to be done to hold the models' own results against each other."""
+    found = []
+    for comparison in step.comparisons:
+        own = (comparison.base_path, comparison.raw_path, comparison.role) == ("", "", "output")
+        if own and comparison.phase == "forward" and comparison.outcome.layout:
+            which = f"the result {comparison.name!r}" if comparison.name else "the result"
+            found.append(f"{which} of raw comes in another layout: compared with {comparison.outcome.layout}")
+    return found
+
+
+def _unsure(plan: WeightPlan | None) -> list[str]:
+    """Weights that could have come from elsewhere: what differs may be that."""
+    entries = [entry for entry in plan.entries if entry.alternatives] if plan is not None else []
+    if not entries:
+        return []
+    example = f"{entries[0]}, or {' / '.join(entries[0].alternatives[:3])}"
+    return [f"{len(entries)} of raw's tensors could be filled otherwise, and running did not settle it: {example}"]
 
 
 def _outputs(step: StepComparison) -> float:
