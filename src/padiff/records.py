@@ -170,6 +170,8 @@ class Usage(PlainData):
     ready: Mapping[int, int] = field(default_factory=dict)
     """Node to when the last of what its first call was given had first been seen, on the clock of ``calls``: what
     was there before another module was called does not depend on that module."""
+    times: Mapping[int, int] = field(default_factory=dict)
+    """Node to how often it was called."""
     outputs: tuple[tuple[str, Array], ...] = ()
     """The floating tensors that the model returned, with their places in what it returned."""
 

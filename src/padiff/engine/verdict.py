@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from padiff.engine.job import Job
 from padiff.engine.result import Result
+from padiff.engine.shared import shared_in_base
 from padiff.records import (
     Divergence,
     ModulePairs,
@@ -42,7 +43,7 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
-    notes += _layouts(first) + _unsure(copied)
+    notes += _layouts(first) + _unsure(copied) + _shared(job, plan)
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=divergence is None and enough,
@@ -76,6 +77,18 @@ def _unsure(plan: WeightPlan | None) -> list[str]:
         return []
     example = f"{entries[0]}, or {' / '.join(entries[0].alternatives[:3])}"
     return [f"{len(entries)} of raw's tensors could be filled otherwise, and running did not settle it: {example}"]
+
+
+def _shared(job: Job, plan: WeightPlan) -> list[str]:
+    found = []
+    for group in shared_in_base(job, plan):
+        names = ", ".join(entry.path for entry in group[:4]) + (", ..." if len(group) > 4 else "")
+        source = group[0].sources[0].path
+        found.append(
+            f"base keeps {source} once, raw {len(group)} times ({names}): the sum of their gradients is compared, and "
+            "after an optimizer's step they part"
+        )
+    return found
 
 
 def _outputs(step: StepComparison) -> float:

@@ -26,7 +26,7 @@ from padiff.weights.fitting import (
 from padiff.weights.leftovers import joined_leftovers, single_leftovers
 from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
-from padiff.weights.units import Unit
+from padiff.weights.units import Unit, halves
 
 _FULL_CELLS = 200_000
 _NARROW = 60
@@ -44,11 +44,32 @@ def assign(
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = rest(base, raw, found)
+    found, base, raw = _leftovers(base, raw)
+    pairs += found
+    if any(unit.required for unit in base) and any(unit.required for unit in raw):
+        found, base, raw = _in_halves(base, raw)
+        pairs += found
+    return pairs, list(base), list(raw)
+
+
+def _leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    pairs: list[UnitPair] = []
     for step in (joined_leftovers, single_leftovers):
         found = step(base, raw)
         pairs += found
         base, raw = rest(base, raw, found)
     return pairs, list(base), list(raw)
+
+
+def _in_halves(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    """Weights and biases each for themselves, where they don't come together on both sides."""
+    base, raw = ([half for unit in units for half in halves(unit)] for units in (base, raw))
+    pairs = by_names(base, raw)
+    base, raw = rest(base, raw, pairs)
+    found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
+    pairs += found
+    found, base, raw = _leftovers(*rest(base, raw, found))
+    return pairs + found, base, raw
 
 
 def _in_named_order(units: Sequence[Unit]) -> list[Unit]:

@@ -18,9 +18,10 @@ from padiff.weights.choices import Question, questions_of
 from padiff.weights.compose import compose
 from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
+from padiff.weights.repeated import repeated
 from padiff.weights.rows import Held
 from padiff.weights.sets import Flow, settle
-from padiff.weights.unfilled import unfilled
+from padiff.weights.unfilled import homeless, unfilled
 from padiff.weights.units import Unit, units_of
 
 MOST_EXTRA = 0.1
@@ -58,9 +59,11 @@ def plan_by_use(
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
     pairs, sets = settle(pairs, Flow(base.tree, base_use), Flow(raw.tree, raw_use))
-    questions = questions_of(pairs, sets, base, raw)
+    copies, raw_left = repeated(pairs, raw_left, base_use)
+    every = [*pairs, *copies]
+    questions = questions_of(every, sets, base, raw)
     tied, raw_left = _tied(base_units, raw_left)
-    plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)
+    plan = _Checked(base, raw, bool(raw_use.tensors)).plan(every, tied, base_left, raw_left)
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
     return Proposal(plan, pairs, questions, (base_use, raw_use))
 
@@ -116,6 +119,7 @@ class _Checked:
         for unit in raw_left:
             self._left_of_raw(unit, filled, unmatched, missing, excused=few)
         found += unfilled(self.base.tree, self.raw.tree, pairs, missing, base_left)
+        found += homeless(self.raw.tree, pairs, base_left)
         for unit in base_left:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
@@ -193,7 +197,7 @@ def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anch
         for units, holds in ((pair.base, base_holds), (pair.raw, raw_holds)):
             for place, unit in enumerate(units):
                 holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
-        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]):
+        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]) and not _a_cell_of(pair):
             direct.append((pair.base[0].node.index, pair.raw[0].node.index))
         elif count > 1 and not pair.stacked and all(_whole(unit) for unit in (*pair.base, *pair.raw)):
             groups.append(_group(pair))
@@ -205,6 +209,12 @@ def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anch
         base_order=dict(base_use.calls),
         raw_order=dict(raw_use.calls),
     )
+
+
+def _a_cell_of(pair: UnitPair) -> bool:
+    """A recurrent layer against a cell: the one is called once for all that the other does step by step."""
+    layers = {pair.base[0].layer or "", pair.raw[0].layer or ""}
+    return len(layers) == 2 and any(layer.endswith("_cell") for layer in layers)
 
 
 def _whole(unit: Unit) -> bool:

@@ -82,6 +82,8 @@ def score(base: Unit, raw: Unit) -> float:
         found += 1.0
     elif base.layer is not None and raw.layer is not None:
         found -= 1.5
+    if bool(part_role(base)) != bool(part_role(raw)):
+        found -= 0.5
     return found + _numbered_alike(base, raw)
 
 
@@ -94,6 +96,10 @@ def _numbered_alike(base: Unit, raw: Unit) -> float:
 def joins(parts: Sequence[Unit], whole: Unit) -> bool:
     """Whether the parts, one after the other along their outputs, make up the whole."""
     main = whole.main
+    if len(main.shape) == 1:
+        told = len({part_role(part) for part in parts} - {""}) == len(parts)
+        flat = all(len(part.main.shape) == 1 for part in parts)
+        return told and flat and sum(part.main.shape[0] for part in parts) == main.shape[0]
     if len(main.shape) != 2 or any(len(part.main.shape) != 2 for part in parts):
         return False
     if any(part.required != whole.required for part in parts) or "embedding" in {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from padiff.records import ModuleNode, WeightEntry, WeightProblem
 from padiff.weights.rows import Held
@@ -49,6 +50,17 @@ def no_tensor(side: str, held: Held, other: ModuleNode) -> WeightProblem:
         f"{held.role} {held.path} of {side}, shape {list(held.spec.shape)}, has no partner: {no_such(held, of, other)}",
         f"give both layers the same parameters (bias, affine, ...); {HINT_SPECIAL}",
     )
+
+
+def no_tensors(side: str, tensors: Sequence[tuple[Held, ModuleNode]]) -> WeightProblem:
+    """Parameters of paired modules that their partners do not have, all of them in one."""
+    held, other = tensors[0]
+    found = no_tensor(side, held, other)
+    if len(tensors) == 1:
+        return found
+    named = ", ".join(f"{one.path} {list(one.spec.shape)}" for one, _ in tensors[1 : 1 + _MOST_LISTED])
+    more = f" and {len(tensors) - 1 - _MOST_LISTED} more" if len(tensors) > 1 + _MOST_LISTED else ""
+    return replace(found, message=f"{found.message}; the same is true of {named}{more}")
 
 
 def no_such(held: Held, of: str, other: ModuleNode) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from padiff.frameworks.tree import join
 from padiff.records import ModuleNode, ModuleTree, WeightProblem
 from padiff.weights import problems
 from padiff.weights.fitting import UnitPair
@@ -29,15 +31,33 @@ def unfilled(
         groups[_coarsest(raw, held.owner, sources)].append(held)
     waiting = list({unit.node.index: unit.node for unit in base_left if unit.required}.values())
     found: list[WeightProblem] = []
+    lacking: list[tuple[Held, ModuleNode]] = []
     for index, tensors in groups.items():
         node = raw.nodes[index]
         near = _around(base, sources[index] or sources[node.parent] if node.parent >= 0 else [])
         if sources[index]:
-            found += [problems.no_tensor("raw", held, near) for held in tensors]
+            lacking += [(held, near) for held in tensors]
         else:
             inside = [replace(held, owner=node, name=_below(held.path, node.path)) for held in tensors]
             found.append(problems.no_module("raw", node, inside, near, waiting))
-    return found
+    return [problems.no_tensors("raw", lacking), *found] if lacking else found
+
+
+def homeless(raw: ModuleTree, pairs: Sequence[UnitPair], base_left: Sequence[Unit]) -> list[WeightProblem]:
+    """Parameters of base whose module has found its place in raw, where there is none for them: a bias too many."""
+    partners: dict[int, list[str]] = defaultdict(list)
+    for pair in pairs:
+        for unit in pair.base:
+            partners[unit.node.index] += [one.node.path for one in pair.raw]
+    left = [
+        (u, atom.held) for u in base_left for atom in u.atoms.values() if not atom.held.lenient and u.use < math.inf
+    ]
+    lacking = [(held, _around(raw, partners[unit.node.index])) for unit, held in left if _lacks(unit, partners)]
+    return [problems.no_tensors("base", lacking)] if lacking else []
+
+
+def _lacks(unit: Unit, partners: dict[int, list[str]]) -> bool:
+    return unit.path == join(unit.node.path, "bias") and bool(partners[unit.node.index])
 
 
 def _coarsest(tree: ModuleTree, node: ModuleNode, sources: dict[int, list[str]]) -> int:
