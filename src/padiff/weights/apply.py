@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from padiff.errors import WeightError
+from padiff.errors import ArgumentError, WeightError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, WeightEntry, WeightPlan, WeightSource
 
@@ -72,7 +72,7 @@ def _replacing(module: Any, name: str, tensor: Any) -> Callable[[], None]:
 def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     """The elements that belong into one tensor of raw, from base's arrays by path; a view where possible."""
     if entry.function is not None:
-        return np.asarray(entry.function(arrays)).reshape(entry.shape)
+        return _returned(entry, entry.function(arrays))
     parts = [_part(source, arrays[source.path]) for source in entry.sources]
     if entry.stack:
         each = len(parts) // entry.stack
@@ -83,6 +83,20 @@ def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     else:
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=entry.axis)
     return joined.reshape(entry.shape)
+
+
+def _returned(entry: WeightEntry, value: object) -> Array:
+    """What a user's function gave, if it fits: axes of length one may come and go, others not."""
+    array = np.asarray(value)
+    if array.dtype == object or [n for n in array.shape if n != 1] != [n for n in entry.shape if n != 1]:
+        name = getattr(entry.function, "__name__", "a function")
+        what = f"an array of shape {list(array.shape)}" if array.dtype != object else f"{type(value).__name__}"
+        raise ArgumentError(
+            f"rules: {name}, the rule for {entry.path!r}, returned {what}, expected an array of shape "
+            f"{list(entry.shape)}",
+            "it takes base's arrays by path and returns raw's array, in raw's layout",
+        )
+    return array.reshape(entry.shape)
 
 
 def _part(source: WeightSource, part: Array) -> Array:
