@@ -382,3 +382,30 @@ def test_layers_used_one_after_the_other_are_not_open(names: tuple[str, str]) ->
     assert not plan.weight_plan.choices
     assert not plan.unsure
     assert padiff.compare(base, raw, X, phase="forward").aligned
+
+
+TOLD_AT_REST = [
+    (
+        ("q_proj", "k_proj", "v_proj", "o_proj"),
+        ("value", "query", "key", "proj"),
+        ("v_proj", "q_proj", "k_proj", "o_proj"),
+    ),
+    (("norm1", "norm2"), ("n2", "n1"), ("norm2", "norm1")),
+    (("gate", "up"), ("wu", "wg"), ("up", "gate")),
+]
+
+
+@pytest.mark.parametrize(("base_names", "raw_names", "expected"), TOLD_AT_REST, ids=lambda names: "-".join(names))
+def test_names_go_before_the_order_of_definition(base_names: Any, raw_names: Any, expected: Any) -> None:
+    """No model is run: what names tell is not overruled by what was written first."""
+
+    def made(kit: Kit, names: Sequence[str]) -> Any:
+        return model_of(kit, lambda kit: {name: kit.linear(WIDTH, WIDTH) for name in names}, names, joined((0,)))
+
+    base, raw = made(Kit("torch"), base_names), made(Kit("paddle"), raw_names)
+    plan = padiff.plan_weights(base, raw)
+    assert sources(plan) == dict(zip(raw_names, expected, strict=True))
+    assert not plan.unsure
+    assert padiff.assign_weight(base, raw)
+    first = getattr(base, expected[0]).weight.detach().numpy().T
+    assert np.array_equal(getattr(raw, raw_names[0]).weight.numpy(), first)

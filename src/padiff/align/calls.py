@@ -67,6 +67,10 @@ class CallPairing:
         place = self._kin_seen[raw.index]
         return kin.calls[place] if place < len(kin.calls) else None
 
+    def grouped(self, raw: Call) -> bool:
+        """Whether a call is held against a group's, or a part of one: then both end at the same place."""
+        return raw.node in self._group_of
+
     def candidates(self, raw: Call) -> list[Call]:
         """For a leaf without tensors in models of different make: base's calls of such leaves since the last pair."""
         if self._twins or not _bare(self._trees["raw"], raw.node) or self._base_of.get(raw.node) is not None:

@@ -63,7 +63,7 @@ def _match(job: Job, *, run: bool) -> Matching:
     other = found.plan
     if plan.problems and other.problems and uses[1].tensors and not _of_one_name(plan.problems[0]):
         return Matching(other)
-    if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
+    if other.problems or (not uses[1].tensors and not _told(other)):
         return Matching(plan if plan.problems else _doubted(plan, other))
     if uses[1].tensors:
         other = decide(job.base, job.raw, job.arguments, other)
