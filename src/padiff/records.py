@@ -497,6 +497,8 @@ class Choice(PlainData):
     options: tuple[tuple[str, tuple[WeightEntry, ...]], ...]
     chosen: int = 0
     """Which option the plan's entries follow."""
+    place: tuple[str, str] = ("", "")
+    """Modules of base and raw around the first place where it makes a difference."""
 
 
 @dataclass(frozen=True)

@@ -204,3 +204,26 @@ def test_gates(how: str, name: str, equal: bool, swap: bool) -> None:
     except PadiffError as error:
         pytest.fail(str(error))
     assert result.aligned is equal, str(result)
+
+
+class Scaled(Fused):
+    """With a bug of its own."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 1.01
+
+
+@pytest.mark.parametrize("order", ["qkv", "vkq"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_not_taken_for_the_bug(layout: str, order: str) -> None:
+    """Outputs match under no option, since something else is wrong: each choice is settled at its own place."""
+    base = torch.nn.Sequential(Separate(), Separate(), Separate())
+    parts = [cls(layout, order, "mixed", knows_heads=False) for cls in (Fused, Scaled, Fused)]
+    raw = paddle.nn.Sequential(*parts)
+    result = padiff.compare(base, raw, X)
+    assert not result.aligned
+    assert result.divergence is not None
+    assert (result.divergence.base_path, result.divergence.raw_path) == ("1", "1"), str(result)
+    assert result.plan is not None
+    fused = next(entry for entry in result.plan.entries if entry.path == "0.mixed.weight")
+    assert "chosen because outputs of 0 match" in fused.evidence

@@ -202,7 +202,7 @@ def test_what_no_option_settles_stays_unsure() -> None:
     result = padiff.compare(base, raw, X)
     assert not result.aligned
     assert len(result.notes) == 1
-    assert result.notes[0].startswith("6 of raw's tensors could be filled otherwise, and running did not settle it")
+    assert result.notes[0].startswith("6 of raw's tensors could be filled otherwise: tre.weight <- theta.weight, or ")
 
 
 def blocks_of(kit: Kit, names: tuple[str, ...], body: Any, make: Any = four, count: int = 3, odd: int = -1) -> Any:
@@ -230,6 +230,8 @@ def test_blocks_are_settled_alike(frameworks: tuple[str, str], count: int) -> No
     result = padiff.compare(base, two.filled(blocks_of(two, names, body, count=count, odd=odd), 2), X)
     assert not result.aligned
     assert result.divergence is not None
+    assert result.divergence.raw_path == str(odd), str(result)
+    assert any("chosen because outputs of 0 match" in entry.evidence for entry in result.plan.entries)
 
 
 # --- sets that names tell apart: a swap is a divergence, whatever running would say

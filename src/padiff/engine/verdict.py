@@ -76,7 +76,7 @@ def _unsure(plan: WeightPlan | None) -> list[str]:
     if not entries:
         return []
     example = f"{entries[0]}, or {' / '.join(entries[0].alternatives[:3])}"
-    return [f"{len(entries)} of raw's tensors could be filled otherwise, and running did not settle it: {example}"]
+    return [f"{len(entries)} of raw's tensors could be filled otherwise: {example}"]
 
 
 def _shared(job: Job, plan: WeightPlan) -> list[str]:

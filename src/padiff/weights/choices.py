@@ -39,9 +39,11 @@ class Question:
 
     what: str
     options: tuple[Option, ...]
+    place: tuple[str, str]
+    """Paths in base and raw around the first place that it is about."""
 
     def choice(self) -> Choice:
-        return Choice(self.what, tuple((option.label, option.entries) for option in self.options))
+        return Choice(self.what, tuple((option.label, option.entries) for option in self.options), place=self.place)
 
 
 def questions_of(
@@ -58,7 +60,9 @@ def questions_of(
         family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
-            found.append(Question(f"{kind} of {place}", tuple(options)))
+            first = pairs[numbers[0]]
+            around = (_around([unit.path for unit in first.base]), _around([unit.path for unit in first.raw]))
+            found.append(Question(f"{kind} of {place}", tuple(options), around))
     return tuple(found)
 
 
@@ -79,7 +83,19 @@ def _which_is_which(pairs: Sequence[UnitPair], one: OpenSet) -> Question:
         label = ", ".join(f"{raw} from {one.base[source]}" for raw, source in zip(one.raw, order, strict=True))
         options.append(Option(label, entries, changed))
     where = f" in {one.around}" if one.around else ""
-    return Question(f"which of {', '.join(one.raw)}{where} is which", tuple(options))
+    first = [pairs[number] for part in one.blocks[0] for number in part]
+    place = (
+        _around([unit.path for pair in first for unit in pair.base]),
+        _around([unit.path for pair in first for unit in pair.raw]),
+    )
+    return Question(f"which of {', '.join(one.raw)}{where} is which", tuple(options), place)
+
+
+def _around(paths: Sequence[str]) -> str:
+    """The innermost place that all of the paths lie in, and none of them is."""
+    parts = [path.split(".")[:-1] for path in paths]
+    alike = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
+    return ".".join(names[0] for names in alike)
 
 
 def _raw_atoms(pair: UnitPair) -> list[Atom]:
@@ -123,7 +139,7 @@ def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> li
     orders = [tuple(range(len(parts)))]
     if equal and not _order_told(first):
         orders = list(itertools.permutations(orders[0]))
-    known, usual = _heads(parts, first, base, raw)
+    interleavings = _interleavings(parts, first, base, raw)
     names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
     options: list[Option] = []
     for order in orders:
@@ -131,7 +147,7 @@ def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> li
         plain = tuple(entry for _, _, entry in compose(list(changed.values())))
         label = " then ".join(names[place] for place in order)
         options.append(Option(label, plain, changed))
-        for heads, how in [*known, *([] if order != orders[0] else usual)]:
+        for heads, how in interleavings:
             entries = tuple(_by_head(entry, heads, len(first.base) > 1) for entry in plain)
             options.append(Option(how if order == orders[0] else f"{label}, {how}", entries, changed))
     return sorted(options, key=lambda option: "by" in option.label.split())
@@ -144,9 +160,7 @@ def _order_told(pair: UnitPair) -> bool:
     return in_part_order(parts, whole)[1] and tells_order(whole)
 
 
-def _heads(
-    parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: LiveTree
-) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+def _interleavings(parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: LiveTree) -> list[tuple[int, str]]:
     """Numbers of heads to interleave by, with what to call it: as the attention says, or such as are usual."""
     sizes = [part.main.neutral[0] for part in parts]
     least = math.gcd(*sizes)
@@ -154,9 +168,8 @@ def _heads(
     attends = {"query", "key", "value"} <= {part_role(part) for part in parts}
     said = {n for n in _said(pair, base, raw, _HEADS if equal else _KEY_HEADS) if least % n == 0}
     usual = [n for n in _USUAL_HEADS if least % n == 0 and n < least] if attends and not said else []
-    known = [(heads, f"head by head, {heads} heads") for heads in sorted(said)]
     alternating = [(least, "element by element")] if equal and least not in said else []
-    return [*known, *alternating], [(heads, f"head by head, {heads} heads") for heads in usual]
+    return [*((heads, f"head by head, {heads} heads") for heads in (*sorted(said), *usual)), *alternating]
 
 
 def _by_head(entry: WeightEntry, heads: int, fuses: bool) -> WeightEntry:
