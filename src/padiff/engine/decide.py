@@ -23,6 +23,8 @@ Score = tuple[bool, float]
 SETTLED = 0.95
 _MOST_TRIED = 48
 _ROUNDS = 3
+_MOST_RUNS = 300
+"""However many choices there are, raw is not run more often."""
 _TIGHT = 2e-6
 """An error that no other option could well undercut."""
 
@@ -38,11 +40,22 @@ def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) ->
         return plan
     trial = _Trial(base, raw, arguments, plan)
     with _restored(raw):
-        found = _best(plan.choices, trial.of_outputs)
-        if found is not None:
-            return _settled(plan, found, dict.fromkeys(range(len(found)), "outputs"))
-        chosen, where = _place_by_place(plan.choices, trial)
-    return _doubtful(_settled(plan, chosen, where), where)
+        found, where = _search(plan.choices, trial)
+    return _doubtful(_settled(plan, found, where), where)
+
+
+def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The option of each choice, and by what it was settled, for those that were."""
+    by_outputs = dict.fromkeys(range(len(choices)), "outputs")
+    if math.prod(len(choice.options) for choice in choices) <= _MOST_TRIED:
+        found = _best(choices, trial.of_outputs)
+        return (found, by_outputs) if found is not None else _place_by_place(choices, trial)
+    default = (0,) * len(choices)
+    if trial.of_outputs(default)[0]:
+        return default, by_outputs
+    chosen, where = _place_by_place(choices, trial)
+    found = chosen if trial.of_outputs(chosen)[0] else _best(choices, trial.of_outputs)
+    return (found, by_outputs) if found is not None else (chosen, where)
 
 
 class _Trial:
@@ -52,6 +65,7 @@ class _Trial:
         self._base, self._raw, self._arguments, self._plan = base, raw, arguments, plan
         places = {choice.place for choice in plan.choices}
         self._watched = (tuple({one for one, _ in places}), tuple({other for _, other in places}))
+        self._left = _MOST_RUNS
         self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
 
     def of_outputs(self, chosen: Sequence[int]) -> Score:
@@ -65,6 +79,9 @@ class _Trial:
         return _score([(one, other)] if one is not None and other is not None else [])
 
     def _run(self, chosen: Sequence[int]) -> tuple[list[Named], dict[str, Array]]:
+        self._left -= 1
+        if self._left < 0:
+            return [], {}
         apply_plan(self._base, self._raw, _with(self._plan, chosen))
         return returned(self._raw, self._arguments()[1], self._watched[1])
 
@@ -159,10 +176,10 @@ def _put_back(live: LiveTree, tensor: Any, value: Any) -> None:
 
 
 def _with(plan: WeightPlan, chosen: Sequence[int]) -> WeightPlan:
-    """The plan with the chosen options' entries; the same choices in a later option win over an earlier's."""
+    """The plan with the chosen options' entries; where two choices are about one tensor, the later one's."""
     changed: dict[str, WeightEntry] = {}
     for choice, option in zip(plan.choices, chosen, strict=True):
-        if option or not changed:
+        if option:
             changed |= {entry.path: entry for entry in choice.options[option][1]}
     entries = tuple(changed.get(entry.path, entry) for entry in plan.entries)
     choices = tuple(replace(one, chosen=option) for one, option in zip(plan.choices, chosen, strict=True))

@@ -61,8 +61,7 @@ def questions_of(
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
             first = pairs[numbers[0]]
-            around = (_around([unit.path for unit in first.base]), _around([unit.path for unit in first.raw]))
-            found.append(Question(f"{kind} of {place}", tuple(options), around))
+            found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, [first])))
     return tuple(found)
 
 
@@ -84,18 +83,24 @@ def _which_is_which(pairs: Sequence[UnitPair], one: OpenSet) -> Question:
         options.append(Option(label, entries, changed))
     where = f" in {one.around}" if one.around else ""
     first = [pairs[number] for part in one.blocks[0] for number in part]
-    place = (
-        _around([unit.path for pair in first for unit in pair.base]),
-        _around([unit.path for pair in first for unit in pair.raw]),
+    return Question(f"which of {', '.join(one.raw)}{where} is which", tuple(options), _place(pairs, first))
+
+
+def _place(pairs: Sequence[UnitPair], first: Sequence[UnitPair]) -> tuple[str, str]:
+    """Where in base and in raw something is made of what some pairs make."""
+    return (
+        _around([u.path for pair in first for u in pair.base], [u.path for pair in pairs for u in pair.base]),
+        _around([u.path for pair in first for u in pair.raw], [u.path for pair in pairs for u in pair.raw]),
     )
-    return Question(f"which of {', '.join(one.raw)}{where} is which", tuple(options), place)
 
 
-def _around(paths: Sequence[str]) -> str:
-    """The innermost place that all of the paths lie in, and none of them is."""
+def _around(paths: Sequence[str], every: Sequence[str]) -> str:
     parts = [path.split(".")[:-1] for path in paths]
     alike = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
-    return ".".join(names[0] for names in alike)
+    place = ".".join(names[0] for names in alike)
+    while len(paths) == 1 and place and sum(path.startswith(f"{place}.") for path in every) == 1:  # a wrapper
+        place = place.rpartition(".")[0]
+    return place
 
 
 def _raw_atoms(pair: UnitPair) -> list[Atom]:
