@@ -170,7 +170,7 @@ def _interleavings(parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: L
     sizes = [part.main.neutral[0] for part in parts]
     least = math.gcd(*sizes)
     equal = min(sizes) == max(sizes)
-    attends = {"query", "key", "value"} <= {part_role(part) for part in parts}
+    attends = len(parts) == 3  # query, key and value, whatever they are called
     said = {n for n in _said(pair, base, raw, _HEADS if equal else _KEY_HEADS) if least % n == 0}
     usual = [n for n in _USUAL_HEADS if least % n == 0 and n < least] if attends and not said else []
     alternating = [(least, "element by element")] if equal and least not in said else []
