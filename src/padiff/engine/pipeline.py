@@ -44,7 +44,7 @@ def run_job(
     base = Session(job.base, "base", _watched(job, modules, "base"))
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
-    base.loss_outputs = raw.loss_outputs = matching.outputs
+    base.loss_outputs, raw.loss_outputs = matching.outputs
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
