@@ -22,7 +22,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Rules, Tolerance
 from padiff.weights.rules import names_tensor
 
-LATER = "single step, op level and dumps come with a later version; module level in one process works today"
+LATER = "op level and dumps come with a later version; module level in one process works today"
 
 
 def compare(

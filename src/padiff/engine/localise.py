@@ -13,7 +13,7 @@ from padiff.engine.job import Job
 from padiff.engine.local import Itself, LocalRun, Other, Reference
 from padiff.engine.scenes import Scenes, run_again
 from padiff.engine.state import State
-from padiff.records import Call, Comparison, Fault, ModulePairs, Noise, StepTrace, Tolerance, WeightPlan
+from padiff.records import Call, Comparison, Fault, ModulePairs, Noise, StepTrace, Tolerance, Unmatched, WeightPlan
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Located:
     state: tuple[Comparison, ...]
     """The loss and the gradients of parameters, computed from base's tensors."""
     pairs: tuple[tuple[Call, Call], ...]
+    unmatched: tuple[Unmatched, ...]
+    alike: bool
     scenes: Scenes
 
 
@@ -89,7 +91,15 @@ def localise(
         base,
         run_again(job, raw, reference, pairing, beside, step),
     )
-    return Located(tuple(faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs), scenes)
+    return Located(
+        tuple(faults),
+        tuple(run.comparisons),
+        tuple(judged),
+        tuple(run.pairs),
+        pairing.unmatched(found.calls),
+        pairing.alike,
+        scenes,
+    )
 
 
 def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Literal
 
 from padiff.align import CallPairing, pair_modules
 from padiff.capture.held import Held
@@ -85,6 +86,8 @@ class _Step:
     def run(self) -> tuple[StepComparison, list[Divergence]]:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
         job, base, raw = self.job, self.base, self.raw
+        if job.single_step is not None:
+            return self._single_step(job.single_step)
         done = self._side_by_side()
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons):
@@ -109,6 +112,49 @@ class _Step:
             return done, located
         first = find_divergence(done, trees)
         return done, [] if first is None else [first]
+
+    def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
+        """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
+        job, base, raw = self.job, self.base, self.raw
+        for side, session in enumerate((base, raw)):
+            session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward)
+            if side == 0 and _shared(job.base, job.raw):
+                session.clear_gradients()
+        located = localise(
+            job,
+            self.plan,
+            self.modules,
+            base,
+            raw,
+            self.step,
+            twins=self.twins,
+            tolerance=job.tolerance,
+            backward=phases != "forward",
+        )
+        wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
+            phases, ("forward", "backward", "gradient")
+        )
+        comparisons = [one for one in (*located.comparisons, *located.state) if one.phase in wanted]
+        found = [one for one in explained_places(located) if one.phase in wanted]
+        if job.optimizers is not None and not found:
+            state = State(job, self.plan, self.step)
+            base.optimize(self.step, job.optimizers[0])
+            raw.optimize(self.step, job.optimizers[1])
+            comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
+        base.clear_gradients()
+        raw.clear_gradients()
+        scenes = located.scenes
+        done = StepComparison(
+            self.step,
+            scenes.reference.trace,
+            scenes.found,
+            located.pairs,
+            tuple(comparisons),
+            located.unmatched,
+            located.alike,
+        )
+        first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
+        return done, found if first is None else [first]
 
     def _second_look(self, done: StepComparison) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
