@@ -325,6 +325,9 @@ class Tolerance(PlainData):
     mode: Literal["mean", "strict", "auto"] = "mean"
     predicted: float | None = None
     """For ``auto``: the root mean square deviation that rounding brings about here, where base's was measured."""
+    narrow: float = 0.0
+    """For ``auto``: where one of the models computes in a narrower dtype on purpose, the spacing of that; then
+    floating dtypes may differ."""
     sums: bool = False
     """Whether the tensor holds long sums (gradients of parameters, a loss, running statistics)."""
 

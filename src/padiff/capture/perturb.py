@@ -31,6 +31,10 @@ class Jitter:
         self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
         self._offset = 0
 
+    def step_of(self, dtype: np.dtype[Any]) -> float:
+        """How far numbers of a dtype are moved, relative to themselves."""
+        return max(_spacing(dtype), self._step or 0.0)
+
     def __call__(self, array: Array, step: float | None = None, *, trained: bool = False) -> Array:
         """The array with every finite number moved. Integers stay, and so does what holds whole numbers only, unless
         it is ``trained``: masks and counts are exact."""

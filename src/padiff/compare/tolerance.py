@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
+
 from padiff.compare.kinds import Kind
 from padiff.errors import ArgumentError
 from padiff.records import Tolerance
@@ -71,9 +73,15 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
     """For ``auto``: the root mean square error that is allowed, by measurement where there is one."""
     if tolerance.predicted is None:
         return rounding_bound(kind, base_rms) + tolerance.atol
-    relative = (FLOOR if kind.eps < COARSE_EPS else COARSE_FLOOR) * kind.eps * (SUMS if tolerance.sums else 1.0)
+    eps = max(kind.eps, tolerance.narrow) if kind.eps else 0.0
+    relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (SUMS if tolerance.sums else 1.0)
     floor = max(relative, CONSTANTS if kind.eps else 0.0) * base_rms
     return NOISE_FACTOR * tolerance.predicted + floor + lost_below(kind) + tolerance.atol
+
+
+def spacing(dtype: str) -> float:
+    """The relative distance of neighbouring values of a floating dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)
 
 
 def lost_below(kind: Kind) -> float:

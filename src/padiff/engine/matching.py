@@ -50,7 +50,7 @@ def _match(job: Job, *, run: bool) -> Matching:
     """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
     rules = replace(job.rules, skip_parameterless=False, alike=alike(job))  # the first is about calls
     pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
-    plan = plan_weights(job.base, job.raw, pairs, job.special)
+    plan = plan_weights(job.base, job.raw, pairs, job.special, lossy=bool(job.tolerance.narrow))
     told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
     if plan.special or (not plan.problems and (told or _same_names(plan))):
         return Matching(plan)
@@ -58,7 +58,13 @@ def _match(job: Job, *, run: bool) -> Matching:
     if run:
         uses = _uses(job)
     found = plan_by_use(
-        job.base, job.raw, uses[0], uses[1], (rules.base_skip, rules.raw_skip), values=_equal_already(uses)
+        job.base,
+        job.raw,
+        uses[0],
+        uses[1],
+        (rules.base_skip, rules.raw_skip),
+        values=_equal_already(uses),
+        lossy=bool(job.tolerance.narrow),
     )
     other = found.plan
     if plan.problems and other.problems and uses[1].tensors and not _of_one_name(plan.problems[0]):

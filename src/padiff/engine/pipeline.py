@@ -158,17 +158,18 @@ class _Step:
 
     def _second_look(self, done: StepComparison) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
+        job = self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
             return localise(
-                self.job,
+                job,
                 self.plan,
                 self.modules,
                 self.base,
                 self.raw,
                 self.step,
                 twins=self.twins,
-                tolerance=Tolerance(mode="auto"),
+                tolerance=Tolerance(mode="auto", narrow=job.tolerance.narrow),
                 gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
             )
         except Exception as error:  # the models' own code, which ran through once already
@@ -187,7 +188,8 @@ class _Step:
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
             set_apart(job.base, base_trace)
-            self.noise = predict_noise(base, base_trace, job.arguments()[0], loss_fn=job.losses[0])
+            arguments = job.arguments()[0]
+            self.noise = predict_noise(base, base_trace, arguments, loss_fn=job.losses[0], step=job.tolerance.narrow)
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
         raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)

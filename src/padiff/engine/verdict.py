@@ -46,7 +46,7 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
-    notes += [*_layouts(first), *_unsure(copied), *_shared(job, plan), *more_notes]
+    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *more_notes]
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=not divergences and enough,
@@ -92,6 +92,15 @@ def _shared(job: Job, plan: WeightPlan) -> list[str]:
             "after an optimizer's step they part"
         )
     return found
+
+
+def _precision(step: StepComparison) -> list[str]:
+    """How many tensors are as far apart as a narrower dtype brings them."""
+    count = sum(one.outcome.verdict == "precision" for one in step.comparisons)
+    if not count:
+        return []
+    what = "1 tensor is" if count == 1 else f"{count} tensors are"
+    return [f"{what} further apart than base's dtype explains, and as near as the narrower one does: precision"]
 
 
 def _outputs(step: StepComparison) -> float:

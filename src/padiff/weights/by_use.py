@@ -53,8 +53,12 @@ def plan_by_use(
     skip: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
     *,
     values: bool = False,
+    lossy: bool = False,
 ) -> Proposal:
-    """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out."""
+    """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out.
+
+    ``lossy``: raw holds narrower numbers on purpose, and base's are rounded to them.
+    """
     base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
@@ -63,7 +67,7 @@ def plan_by_use(
     every = [*pairs, *copies]
     questions = questions_of(every, sets, base, raw)
     tied, raw_left = _tied(base_units, raw_left)
-    plan = _Checked(base, raw, bool(raw_use.tensors)).plan(every, tied, base_left, raw_left)
+    plan = _Checked(base, raw, bool(raw_use.tensors), lossy).plan(every, tied, base_left, raw_left)
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
     return Proposal(plan, pairs, questions, (base_use, raw_use))
 
@@ -90,8 +94,8 @@ def _same_table(table: Unit, unit: Unit) -> bool:
 class _Checked:
     """Composes entries and lists what stands in the way or has no partner."""
 
-    def __init__(self, base: LiveTree, raw: LiveTree, ran: bool) -> None:
-        self.base, self.raw, self.ran = base, raw, ran
+    def __init__(self, base: LiveTree, raw: LiveTree, ran: bool, lossy: bool) -> None:
+        self.base, self.raw, self.ran, self.lossy = base, raw, ran, lossy
         self.base_tensors, self.raw_tensors = base.tensors(), raw.tensors()
 
     def plan(
@@ -100,7 +104,7 @@ class _Checked:
         entries: list[WeightEntry] = []
         found: list[WeightProblem] = []
         for source, target, entry in (*compose(pairs), *_composed_ties(tied)):
-            if loses(source.spec.dtype, target.spec.dtype, partial(self._array, source)):
+            if not self.lossy and loses(source.spec.dtype, target.spec.dtype, partial(self._array, source)):
                 found.append(problems.narrowing(source, target))
             entries.append(entry)
         found += self._ties(pairs)
