@@ -288,6 +288,8 @@ class Noise(PlainData):
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Of the gradients of parameters, by path."""
     buffers: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of the parameters after a step."""
     loss: float | None = None
 
 

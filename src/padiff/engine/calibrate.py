@@ -11,6 +11,7 @@ from padiff.capture.held import Held
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
+from padiff.engine.drift import relative_steps
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, Slot, StepTrace, Value
 
@@ -41,22 +42,31 @@ class NoiseMeter:
 
 
 def predict_noise(
-    session: Session, base: StepTrace, arguments: Arguments, *, loss_fn: Loss, step: float
+    session: Session,
+    base: StepTrace,
+    arguments: Arguments,
+    *,
+    loss_fn: Loss,
+    step: float,
+    drift: Mapping[str, float],
 ) -> Noise | None:
     """Run the step again on shaken weights and inputs, and see how far everything moves; None where the model
-    refuses to run on them. ``step`` is the least relative step, beside the spacing of each dtype."""
+    refuses to run on them. ``step`` is the least relative step, beside the spacing of each dtype; ``drift`` how
+    far earlier steps have moved the parameters already."""
     try:
-        return _predicted(session, base, arguments, loss_fn, step)
+        return _predicted(session, base, arguments, loss_fn, step, drift)
     except Exception:  # the model's own: it ran through on what it was really given
         return None
 
 
-def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn: Loss, step: float) -> Noise:
+def _predicted(
+    session: Session, base: StepTrace, arguments: Arguments, loss_fn: Loss, step: float, drift: Mapping[str, float]
+) -> Noise:
     jitter = Jitter(step)
     meter = NoiseMeter(base)
     live = session.live
     now = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
-    with session.again(), perturbed(live, jitter):
+    with session.again(), perturbed(live, jitter, relative_steps(session, drift)):
         shaken = session.run(
             base.step,
             perturbed_arguments(live, arguments, jitter),
@@ -70,7 +80,7 @@ def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn:
         loss = None if loss is None else max(loss, spread(base, base.gradients, lambda slot: moved.get(slot.tensor)))
         after = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
     buffers = {path: rms_gap(now[path], after[path]) for path in now if path in after}
-    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss)
+    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss=loss)
 
 
 def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slot], float | None]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal
@@ -12,6 +12,7 @@ from padiff.capture.held import Held
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence
 from padiff.engine.calibrate import predict_noise, set_apart
+from padiff.engine.drift import Drift
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
 from padiff.engine.matching import Matching, alike
@@ -49,12 +50,14 @@ def run_job(
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
+    drift: Mapping[str, float] = {}
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            one = _Step(job, plan, modules, base, raw, step, twins=matching.anchors is None)
+            one = _Step(job, plan, modules, base, raw, step, twins=matching.anchors is None, drift=drift)
             done, found = one.run()
+            drift = one.drift
             notes += one.notes
             steps.append(done)
             if on_step is not None:
@@ -77,11 +80,14 @@ class _Step:
         step: int,
         *,
         twins: bool,
+        drift: Mapping[str, float],
     ) -> None:
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
         self.noise: Noise | None = None
         self.notes: list[str] = []
+        self.drift = dict(drift)
+        """How far rounding has moved base's parameters by now."""
 
     def run(self) -> tuple[StepComparison, list[Divergence]]:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
@@ -101,8 +107,12 @@ class _Step:
         state = State(job, self.plan, self.step, self.noise)
         trees = (job.base.tree, job.raw.tree)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
+            drift = None if self.noise is None else Drift(base, self.noise)
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
+            if drift is not None and self.noise is not None:
+                self.drift = drift.noise(self.drift)
+                state = State(job, self.plan, self.step, replace(self.noise, weights=self.drift))
             found += state.tensors("weight", "parameter", base.weights(), raw.weights())
         found += state.tensors("buffer", "buffer", base.buffers(), raw.buffers())
         base.clear_gradients()
@@ -189,7 +199,9 @@ class _Step:
         if job.tolerance.mode == "auto":
             set_apart(job.base, base_trace)
             arguments = job.arguments()[0]
-            self.noise = predict_noise(base, base_trace, arguments, loss_fn=job.losses[0], step=job.tolerance.narrow)
+            self.noise = predict_noise(
+                base, base_trace, arguments, loss_fn=job.losses[0], step=job.tolerance.narrow, drift=self.drift
+            )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
         raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)

@@ -81,9 +81,13 @@ class State:
         return found
 
     def _allowed(self, phase: Phase, entry: WeightEntry, tolerance: Tolerance) -> Tolerance:
-        if self._noise is None or phase not in ("gradient", "buffer"):
+        if self._noise is None:
             return tolerance
-        known = self._noise.parameters if phase == "gradient" else self._noise.buffers
+        known = {
+            "gradient": self._noise.parameters,
+            "buffer": self._noise.buffers,
+            "weight": self._noise.weights,
+        }.get(phase, {})
         predicted = max(known.get(source.path, math.inf) for source in entry.sources)
         if not math.isfinite(predicted):
             return tolerance
