@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
-from padiff.compare.tolerance import as_tolerance
+from padiff.compare.tolerance import as_tolerance, spacing
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
 from padiff.engine.matching import match
@@ -22,7 +22,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Rules, Tolerance
 from padiff.weights.rules import names_tensor
 
-LATER = "single step, op level and dumps come with a later version; module level in one process works today"
+LATER = "op level and dumps come with a later version; module level in one process works today"
 
 
 def compare(
@@ -63,7 +63,7 @@ def compare(
         optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
         steps=check_steps(steps),
         backward=phase == "both",
-        tolerance=as_tolerance(tolerance),
+        tolerance=_with_width(as_tolerance(tolerance), base_live, raw_live),
         rules=module_rules,
         weight_rules=weight_rules,
     )
@@ -80,6 +80,19 @@ def compare(
             raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
         copy_weights(job, plan)
     return run_job(job, matching, copied=weights == "copy")
+
+
+def _with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
+    """Models whose parameters have different floating dtypes throughout are meant to: the narrower one counts."""
+    if tolerance.mode != "auto":
+        return tolerance
+    dtypes = []
+    for live in (base, raw):
+        found = {live.adapter.dtype(parameter) for parameter in live.parameters().values()}
+        dtypes.append({dtype for dtype in found if dtype.startswith(("float", "bfloat"))})
+    if len(dtypes[0]) != 1 or len(dtypes[1]) != 1 or dtypes[0] == dtypes[1]:
+        return tolerance
+    return replace(tolerance, narrow=max(spacing(dtype) for one in dtypes for dtype in one))
 
 
 def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:

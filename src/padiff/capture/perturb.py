@@ -16,6 +16,8 @@ from padiff.records import Array
 
 _LARGEST = 1e30
 """Masks hold the largest number there is, which must not overflow."""
+_CONSTANTS = 3e-8
+"""In wide dtypes the steps are larger than rounding: constants and tables are kept in float32 more often than not."""
 _PERIOD = 65_521
 """Signs are drawn once and used over and over; a prime, so that they fall differently into every row."""
 
@@ -28,6 +30,10 @@ class Jitter:
         """None for the spacing of each tensor's own dtype."""
         self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
         self._offset = 0
+
+    def step_of(self, dtype: np.dtype[Any]) -> float:
+        """How far numbers of a dtype are moved, relative to themselves."""
+        return max(_spacing(dtype), self._step or 0.0)
 
     def __call__(self, array: Array, step: float | None = None, *, trained: bool = False) -> Array:
         """The array with every finite number moved. Integers stay, and so does what holds whole numbers only, unless
@@ -94,6 +100,6 @@ def _whole(array: Array) -> bool:
 
 def _spacing(dtype: np.dtype[Any]) -> float:
     try:
-        return float(ml_dtypes.finfo(dtype).eps)
+        return max(float(ml_dtypes.finfo(dtype).eps), _CONSTANTS)
     except (ValueError, TypeError):
         return 0.0

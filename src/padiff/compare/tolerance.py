@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
+
 from padiff.compare.kinds import Kind
 from padiff.errors import ArgumentError
 from padiff.records import Tolerance
@@ -32,8 +34,12 @@ FLOOR = 16.0
 COARSE_FLOOR = 2.0
 """The same for dtypes of 16 bits and below, in which nothing is approximated but the result."""
 
-SUMS = 10.0
-"""How many times the floor a long sum may need: in whatever order, its terms are rounded on the way."""
+CONSTANTS = 5e-7
+"""Relative; for wide dtypes: constants (eps, tables of angles) are kept in float32 more often than not."""
+
+SUMS = 16.0
+"""How many times the floor sums and gradients may need: the terms of a long sum are rounded on the way, and what a
+saturated function sends back is the small difference of large numbers."""
 
 COARSE_EPS = 1e-4
 
@@ -67,8 +73,20 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
     """For ``auto``: the root mean square error that is allowed, by measurement where there is one."""
     if tolerance.predicted is None:
         return rounding_bound(kind, base_rms) + tolerance.atol
-    floor = (FLOOR if kind.eps < COARSE_EPS else COARSE_FLOOR) * kind.eps * base_rms
-    return NOISE_FACTOR * tolerance.predicted + floor * (SUMS if tolerance.sums else 1.0) + kind.step + tolerance.atol
+    eps = max(kind.eps, tolerance.narrow) if kind.eps else 0.0
+    relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (SUMS if tolerance.sums else 1.0)
+    floor = max(relative, CONSTANTS if kind.eps else 0.0) * base_rms
+    return NOISE_FACTOR * tolerance.predicted + floor + lost_below(kind) + tolerance.atol
+
+
+def spacing(dtype: str) -> float:
+    """The relative distance of neighbouring values of a floating dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def lost_below(kind: Kind) -> float:
+    """What is smaller may be lost without a trace: where exponents end, hardware may round to zero."""
+    return kind.tiny if kind.tiny < 1e-30 else 4 * kind.step
 
 
 def suggest(kind: Kind, tolerance: Tolerance, needed_rtol: float, needed_atol: float) -> Tolerance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from padiff.capture.held import Held
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
+from padiff.engine.drift import relative_steps
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, Noise, StepTrace, Value
+from padiff.records import Call, Noise, Slot, StepTrace, Value
 
 
 class NoiseMeter:
@@ -40,21 +41,32 @@ class NoiseMeter:
         """Everything was read when it was seen."""
 
 
-def predict_noise(session: Session, base: StepTrace, arguments: Arguments, *, loss_fn: Loss) -> Noise | None:
+def predict_noise(
+    session: Session,
+    base: StepTrace,
+    arguments: Arguments,
+    *,
+    loss_fn: Loss,
+    step: float,
+    drift: Mapping[str, float],
+) -> Noise | None:
     """Run the step again on shaken weights and inputs, and see how far everything moves; None where the model
-    refuses to run on them."""
+    refuses to run on them. ``step`` is the least relative step, beside the spacing of each dtype; ``drift`` how
+    far earlier steps have moved the parameters already."""
     try:
-        return _predicted(session, base, arguments, loss_fn)
+        return _predicted(session, base, arguments, loss_fn, step, drift)
     except Exception:  # the model's own: it ran through on what it was really given
         return None
 
 
-def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn: Loss) -> Noise:
-    jitter = Jitter()
+def _predicted(
+    session: Session, base: StepTrace, arguments: Arguments, loss_fn: Loss, step: float, drift: Mapping[str, float]
+) -> Noise:
+    jitter = Jitter(step)
     meter = NoiseMeter(base)
     live = session.live
     now = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
-    with session.again(), perturbed(live, jitter):
+    with session.again(), perturbed(live, jitter, relative_steps(session, drift)):
         shaken = session.run(
             base.step,
             perturbed_arguments(live, arguments, jitter),
@@ -64,20 +76,21 @@ def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn:
         )
         parameters = gaps(base.parameter_gradients, shaken.parameter_gradients)
         loss = None if base.loss is None or shaken.loss is None else gap(base.loss, shaken.loss)
-        loss = None if loss is None else max(loss, _spread(base, meter.tensors))
+        moved = meter.tensors
+        loss = None if loss is None else max(loss, spread(base, base.gradients, lambda slot: moved.get(slot.tensor)))
         after = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
     buffers = {path: rms_gap(now[path], after[path]) for path in now if path in after}
-    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss)
+    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss=loss)
 
 
-def _spread(base: StepTrace, noise: Mapping[int, float]) -> float:
+def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slot], float | None]) -> float:
     """How far the outputs' noise moves the loss, as its gradient says: one number alone may move little by luck."""
     root = next((call for call in base.calls if call.parent < 0), None)
     total = 0.0
     for slot in () if root is None else root.outputs:
-        gradient = base.gradients.get(slot.tensor)
-        if gradient is not None and math.isfinite(noise.get(slot.tensor, math.inf)):
-            total += (rms(gradient.numpy()) * noise[slot.tensor]) ** 2 * math.prod(gradient.shape)
+        gradient, moved = gradients.get(slot.tensor), noise(slot)
+        if gradient is not None and moved is not None and math.isfinite(moved):
+            total += (rms(gradient.numpy()) * moved) ** 2 * math.prod(gradient.shape)
     return math.sqrt(total)
 
 

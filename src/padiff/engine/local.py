@@ -25,6 +25,7 @@ from padiff.records import (
     Call,
     Comparison,
     Fault,
+    ModuleNode,
     ModuleTree,
     Outcome,
     Phase,
@@ -150,11 +151,14 @@ class Other:
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]
         unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
-        return not self._pairing.alike and (node.layer is None or unfinished)
+        return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
 
     def begins_elsewhere(self, base: Call, raw: Call) -> bool:
-        node = self._tree.nodes[base.node]
-        return not self._pairing.alike and node.layer is None and bool(node.children) and raw.parent >= 0
+        return not self._pairing.alike and self._holds(self._tree.nodes[base.node]) and raw.parent >= 0
+
+    def _holds(self, node: ModuleNode) -> bool:
+        """Whether it is there for the modules in it, and not a layer of its own."""
+        return bool(node.children) and not node.atomic
 
 
 class Excuse(NamedTuple):
@@ -389,7 +393,9 @@ class LocalRun:
         phase, role, index, tensor = key
         found = [self._reference.noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
         known = [noise for noise in found if noise is not None and math.isfinite(noise)]
-        return replace(self._tolerance, predicted=max(known)) if known else self._tolerance
+        if not known:
+            return self._tolerance
+        return replace(self._tolerance, predicted=max(known), sums=phase == "backward")
 
     def _accuse(
         self,
