@@ -140,7 +140,9 @@ def added(trial: Trial, sample: int, samples: int, queries: int, keys: int) -> d
     """What may be added to scores, as head, query, key: masks, slopes, tables of relative positions, sums of two."""
     scene = trial.scene
     found: dict[str, Array] = {}
-    for name, tensor in (*scene.given.items(), *scene.around.items()):
+    named = {f"its input {name}": tensor for name, tensor in scene.given.items()}
+    named |= {f"what {path} returned": tensor for path, tensor in scene.around.items()}
+    for name, tensor in named.items():
         for words, more in _as_added(name, tensor, (sample, samples), queries, keys):
             found.setdefault(words, more)
     for own in (scene.base_weights, scene.raw_weights):
