@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -223,6 +224,31 @@ def test_an_optimizer_that_is_a_function(pair: tuple[str, str]) -> None:
     found = compared(base, raw, optimizers=(ours.step, theirs.step))
     assert (found.phase, first(found).name) == ("weight", "lr")
     assert "raw's step is base's times 2" in first(found).evidence
+
+
+@pytest.mark.parametrize("most", [2, 16])
+@pairs
+def test_a_rate_that_changes_later(pair: tuple[str, str], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not all gradients since the first step are known."""
+    monkeypatch.setattr(after_step, "MOST_STEPS", most)
+    base, raw = (net(framework) for framework in pair)
+    ours, theirs = sgd(base), sgd(raw)
+    steps = 0
+
+    def later() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 4 and pair[1] == "torch":
+            theirs.param_groups[0]["lr"] = 0.15
+        elif steps == 4:
+            theirs.set_lr(0.15)
+        theirs.step()
+
+    found = compared(base, raw, optimizers=(ours, later), steps=6)
+    assert (found.phase, found.step, first(found).name) == ("weight", 3, "lr")
+    told = re.match(r"raw's step is base's times ([0-9.]+); lr is 0.1 in base$", first(found).evidence)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(1.5, rel=1e-4)
 
 
 def test_only_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

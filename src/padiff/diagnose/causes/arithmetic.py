@@ -42,7 +42,7 @@ def scale_before_bias(trial: Trial) -> Iterator[Cause]:
     """Raw's tensor, less a bias that is added last, is base's times one number."""
     if not trial.rich or trial.expected.ndim < 2 or trial.scene.phase != "forward":
         return
-    inner = {name: plain(w) for name, w in trial.scene.inner_weights.items() if w.dtype.kind == "f"}
+    inner = {name: plain(w) for name, w in trial.scene.inner_weights.items() if w.dtype.kind in "fV"}
     for name, weight in (trial.base_weights | trial.raw_weights | inner).items():
         if weight.ndim != 1 or not name.endswith("bias") or weight.size not in trial.expected.shape[1:]:
             continue

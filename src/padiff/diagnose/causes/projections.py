@@ -99,7 +99,7 @@ def _parted(fused: Array, heads: list[int]) -> Iterator[Projections]:
 def _made(trial: Trial, sample: int, named: Mapping[str, Array]) -> Iterator[Projections]:
     """Of a module that does it all: from its inputs and its weights."""
     scene = trial.scene
-    inputs = [t for t in scene.given.values() if t.ndim == 3 and t.dtype.kind == "f"]
+    inputs = [t for t in scene.given.values() if t.ndim == 3 and t.dtype.kind in "fV"]
     nothing: Mapping[str, Array] = {}
     sides = (scene.raw_weights, scene.raw_settings, nothing), (scene.base_weights, scene.base_settings, named)
     for own, settings, of_raw in sides:

@@ -182,8 +182,9 @@ class Trial:
 
 def both(trial: Trial, name: str) -> str:
     """A setting of both sides, to be told after something else; nothing where neither has it."""
-    base, raw = trial.scene.base_settings.get(name), trial.scene.raw_settings.get(name)
-    return f"; {name} is {raw!r} in raw and {base!r} in base" if base is not None or raw is not None else ""
+    sides = (("raw", trial.scene.raw_settings.get(name)), ("base", trial.scene.base_settings.get(name)))
+    known = [f"{value!r} in {side}" for side, value in sides if value is not None]
+    return f"; {name} is {' and '.join(known)}" if known else ""
 
 
 def rms(array: Array) -> float:
