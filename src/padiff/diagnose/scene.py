@@ -39,7 +39,7 @@ class Scene:
     raw_weights: Mapping[str, Array] = field(default_factory=dict)
     """The module's own parameters and buffers, by name, each in its own framework's layout."""
     inner_weights: Mapping[str, Array] = field(default_factory=dict)
-    """Those of the modules inside raw's, by path below it and name, where these are few."""
+    """Those of the modules inside raw's, by path below it and name, where these are few; else of its last children."""
     base_settings: Mapping[str, Any] = field(default_factory=dict)
     raw_settings: Mapping[str, Any] = field(default_factory=dict)
     agrees: Callable[[Array, Array], bool] = lambda base, raw: False

@@ -271,12 +271,12 @@ def _own(live: LiveTree, node: int) -> dict[str, Array]:
 
 
 def _inner(live: LiveTree, node: int) -> dict[str, Array]:
-    """Weights of the modules inside one that is small enough to be computed again, by their path in it."""
+    """Weights of the modules inside one, by their path in it; of its own children, the last, where there are many."""
     own = live.tree.nodes[node]
     prefix = f"{own.path}." if own.path else ""
     inside = [one for one in live.tree.nodes if one.index != node and one.path.startswith(prefix) and one.parameters]
     if len(inside) > MOST_INNER:
-        return {}
+        inside = [one for one in inside if one.parent == node][-MOST_INNER:]
     return {
         f"{one.path.removeprefix(prefix)}.{name}": array
         for one in inside

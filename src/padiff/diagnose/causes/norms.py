@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from padiff.diagnose.causes.trial import Trial, gap
+from padiff.diagnose.causes.trial import Trial, gap, plain
 from padiff.records import Array, Cause
 
 _EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-10, 0.0)
@@ -45,16 +45,28 @@ def norm(trial: Trial) -> Iterator[Cause]:
     for name, x in trial.like.items():
         if not _related(x, trial.expected):
             continue
-        right = _best(trial, x, trial.expected, trial.base_weights, eps, None)
+        ours = trial.base_weights or _of_child(trial, name)
+        theirs = trial.raw_weights or ours
+        right = _best(trial, x, trial.expected, ours, eps, None)
         if right is None:
             continue
-        wrong = _best(trial, x, trial.found, trial.raw_weights or trial.base_weights, eps, right)
+        wrong = _best(trial, x, trial.found, theirs, eps, right)
         if wrong is None or wrong == right:
             continue
-        weights = trial.raw_weights or trial.base_weights
-        if trial.models(_normalised(trial, x, right, trial.base_weights), _normalised(trial, x, wrong, weights)):
+        if trial.models(_normalised(trial, x, right, ours), _normalised(trial, x, wrong, theirs)):
             yield Cause(_name(right, wrong), f"base normalises {name} {right.told()}; raw {wrong.told()}", 0.94)
             return
+
+
+def _of_child(trial: Trial, name: str) -> dict[str, Array]:
+    """The weights of the child that was given a tensor, where that is known."""
+    path = name.removeprefix("what ").removesuffix(" was given")
+    found: dict[str, Array] = {}
+    for key, weight in trial.scene.inner_weights.items():
+        child, _, last = key.rpartition(".")
+        if path == child or path.endswith(f".{child}"):
+            found[last] = plain(weight)
+    return found
 
 
 def _related(x: Array, y: Array) -> bool:
