@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from padiff.capture.held import Held
-from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
+from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.drift import relative_steps
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, Slot, StepTrace, Value
+
+ROUNDED = 0.25
+"""What rounding loses of each term of a sum, in units of the last place."""
 
 
 class NoiseMeter:
@@ -86,12 +89,16 @@ def _predicted(
 def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slot], float | None]) -> float:
     """How far the outputs' noise moves the loss, as its gradient says: one number alone may move little by luck."""
     root = next((call for call in base.calls if call.parent < 0), None)
-    total = 0.0
+    total = summing = 0.0
     for slot in () if root is None else root.outputs:
         gradient, moved = gradients.get(slot.tensor), noise(slot)
         if gradient is not None and moved is not None and math.isfinite(moved):
-            total += (rms(gradient.numpy()) * moved) ** 2 * math.prod(gradient.shape)
-    return math.sqrt(total)
+            slope, count = rms(gradient.numpy()), math.prod(gradient.shape)
+            total += (slope * moved) ** 2 * count
+            if not slot.value.overwritten:
+                array = slot.value.numpy()
+                summing += ROUNDED * spacing_of(array.dtype) * slope * rms(array) * count
+    return math.sqrt(total) + summing
 
 
 def gap(base: Value, other: Value) -> float:
