@@ -23,8 +23,8 @@ from padiff.capture.state import (
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
-from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, StepTrace, Value
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import Array, Call, StepTrace, Value
 
 Loss = Callable[[Any], Any] | None
 
@@ -135,6 +135,14 @@ class Session:
         """Every buffer as the last step left it, in one numeric convention; once per step."""
         assert self._statistics is not None
         return self._statistics.after_step(self._calls)
+
+    def buffers_before(self) -> dict[str, Array]:
+        """Every buffer as it was before the last step, where that may be asked to run again."""
+        live, node_of = self.live, self.live.node_of()
+        return {
+            join(live.tree.nodes[node_of[id(module)]].path, name): live.adapter.to_numpy(kept)
+            for module, name, _, kept in self._buffers_before
+        }
 
     def who(self) -> str:
         return f"{self.side} model {self.live.tree.name} ({self.live.adapter.name})"

@@ -11,6 +11,7 @@ from padiff.align import CallPairing, pair_modules
 from padiff.capture.held import Held
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence
+from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import predict_noise, set_apart
 from padiff.engine.drift import Drift
 from padiff.engine.job import Job
@@ -21,7 +22,7 @@ from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.verdict import result_of
-from padiff.engine.why import explained_places
+from padiff.engine.why import explained_places, explained_state
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -50,12 +51,13 @@ def run_job(
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
+    after = AfterStep(job, plan, base)
     drift: Mapping[str, float] = {}
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            one = _Step(job, plan, modules, base, raw, step, twins=matching.anchors is None, drift=drift)
+            one = _Step(job, plan, modules, base, raw, step, after, twins=matching.anchors is None, drift=drift)
             done, found = one.run()
             drift = one.drift
             notes += one.notes
@@ -78,10 +80,12 @@ class _Step:
         base: Session,
         raw: Session,
         step: int,
+        after: AfterStep,
         *,
         twins: bool,
         drift: Mapping[str, float],
     ) -> None:
+        self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
         self.noise: Noise | None = None
@@ -107,6 +111,7 @@ class _Step:
         state = State(job, self.plan, self.step, self.noise)
         trees = (job.base.tree, job.raw.tree)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
+            self.after.keep_weights()
             drift = None if self.noise is None else Drift(base, self.noise)
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
@@ -114,14 +119,16 @@ class _Step:
                 self.drift = drift.noise(self.drift)
                 state = State(job, self.plan, self.step, replace(self.noise, weights=self.drift))
             found += state.tensors("weight", "parameter", base.weights(), raw.weights())
-        found += state.tensors("buffer", "buffer", base.buffers(), raw.buffers())
+        buffers = base.buffers(), raw.buffers()
+        found += state.tensors("buffer", "buffer", *buffers)
+        self.after.keep_buffers(*buffers)
         base.clear_gradients()
         raw.clear_gradients()
         done = replace(done, comparisons=tuple(found))
         if located:
             return done, located
         first = find_divergence(done, trees)
-        return done, [] if first is None else [first]
+        return done, [] if first is None else [explained_state(first, done, self.after)]
 
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
@@ -148,6 +155,7 @@ class _Step:
         found = [one for one in explained_places(located) if one.phase in wanted]
         if job.optimizers is not None and not found:
             state = State(job, self.plan, self.step)
+            self.after.keep_weights()
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
@@ -164,7 +172,7 @@ class _Step:
             located.alike,
         )
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
-        return done, found if first is None else [first]
+        return done, found if first is None else [explained_state(first, done, self.after)]
 
     def _second_look(self, done: StepComparison) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
