@@ -19,7 +19,7 @@ from padiff.engine.result import Result
 from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Rules, Tolerance
+from padiff.records import Calibration, Rules, Tolerance
 from padiff.weights.rules import names_tensor
 
 LATER = "op level and dumps come with a later version; module level in one process works today"
@@ -34,7 +34,7 @@ def compare(
     optimizers: tuple[Any, Any] | None = None,
     steps: int = 1,
     weights: Literal["copy", "keep"] = "copy",
-    tolerance: str | tuple[float, float] | Tolerance = "auto",
+    tolerance: str | tuple[float, float] | Calibration | Tolerance = "auto",
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
     rules: Mapping[str, Any] | None = None,

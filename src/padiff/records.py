@@ -330,6 +330,10 @@ class Tolerance(PlainData):
     narrow: float = 0.0
     """For ``auto``: where one of the models computes in a narrower dtype on purpose, the spacing of that; then
     floating dtypes may differ."""
+    factor: float = 10.0
+    """For ``auto``: how many times the predicted deviation is still rounding."""
+    runs: int = 1
+    """For ``auto``: how many shaken runs of base the prediction is made from."""
     sums: bool = False
     """Whether the tensor holds long sums (gradients of parameters, a loss, running statistics)."""
 
@@ -337,6 +341,15 @@ class Tolerance(PlainData):
         if self.mode == "auto":
             return "auto"
         return f"{self.mode}, rtol={self.rtol:g}, atol={self.atol:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration(PlainData):
+    """How ``tolerance="auto"`` is calibrated: base runs ``runs`` times more with its last digits shaken, and what moves
+    less than ``factor`` times as far as it did there is rounding."""
+
+    runs: int = 1
+    factor: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

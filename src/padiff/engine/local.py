@@ -19,6 +19,7 @@ from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
+from padiff.compare.measure import rms_gap
 from padiff.engine.partners import Partners
 from padiff.records import (
     Array,
@@ -35,6 +36,8 @@ from padiff.records import (
     Tolerance,
     Value,
 )
+
+SAME = Outcome("equal", None, "equal")
 
 MASKED = -5000.0
 """What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
@@ -352,13 +355,15 @@ class LocalRun:
         if self._look is not None:
             self._look(phase, role, call.index, other.name or one.name, other.value)
         expected, found = one.value.numpy(), other.value.numpy()
+        if self._change is not None:  # base beside itself: how far things move is all that is asked
+            moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
+            self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
+            return SAME, expected if expected.shape == found.shape else None
         if role == "input" and phase == "forward":
             expected = _masked_alike(expected, found)
         outcome, arranged = compare_arranged(
             expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
-        if outcome.numbers is not None:
-            self.gaps[key] = max(self.gaps.get(key, 0.0), outcome.numbers.rmse)
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)

@@ -187,7 +187,7 @@ class _Step:
                 self.raw,
                 self.step,
                 twins=self.twins,
-                tolerance=Tolerance(mode="auto", narrow=job.tolerance.narrow),
+                tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
                 gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
             )
         except Exception as error:  # the models' own code, which ran through once already
@@ -206,9 +206,14 @@ class _Step:
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
             set_apart(job.base, base_trace)
-            arguments = job.arguments()[0]
             self.noise = predict_noise(
-                base, base_trace, arguments, loss_fn=job.losses[0], step=job.tolerance.narrow, drift=self.drift
+                base,
+                base_trace,
+                lambda: job.arguments()[0],
+                loss_fn=job.losses[0],
+                step=job.tolerance.narrow,
+                drift=self.drift,
+                runs=job.tolerance.runs,
             )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
