@@ -22,6 +22,8 @@ ROLES = ("output", "input", "loss", "parameter", "buffer")
 VERDICTS = ("equal", "rounding", "precision", "different")
 MOST_MESSAGES = 2000
 """Comparisons whose message goes into the page; for the others their numbers say it."""
+MOST_ROWS = 80_000
+"""From here on a page leaves out what it can do without, to stay below 10 MB."""
 INLINE = 3_000_000
 """The longest page that is put into a notebook."""
 
@@ -116,8 +118,11 @@ def _data(report: Report) -> dict[str, Any]:
             for call in report.calls
         ],
     }
-    data["rows"] = _columns(report.comparisons, texts, report.tolerance.mode)
-    data["local"] = _columns(report.local, texts, report.tolerance.mode)
+    thinned = len(report.comparisons) + len(report.local) > MOST_ROWS
+    data["rows"] = _columns(_kept(report.comparisons, thinned), texts, report.tolerance.mode)
+    data["local"] = _columns(_kept(report.local, thinned), texts, report.tolerance.mode)
+    if thinned:
+        data["notes"].append("inputs that agree are left out of this page; the JSON report has them")
     data["unmatched"] = [[one.side, one.path, one.kind, one.why, one.inside] for one in report.unmatched]
     data["weights"] = [
         [one.path, one.sources, list(one.shape), one.evidence, one.confidence, one.written, list(one.alternatives)]
@@ -128,6 +133,11 @@ def _data(report: Report) -> dict[str, Any]:
     data["code"] = {file: dict(lines) for file, lines in report.code.items()}
     data["texts"] = list(texts.known)
     return data
+
+
+def _kept(rows: Sequence[Comparison], thinned: bool) -> Sequence[Comparison]:
+    """All of them, or all but inputs that agree: each is some other call's output."""
+    return [one for one in rows if one.role != "input" or not one.agrees] if thinned else rows
 
 
 def _divergence(one: Divergence) -> dict[str, Any]:
@@ -146,11 +156,17 @@ def _marked(stack: Sequence[SourceLine]) -> list[int]:
     return sorted(words.marked(stack))
 
 
-def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, list[Any]]:
-    """The comparisons in columns."""
+def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, Any]:
+    """The comparisons in columns; what only few of them have, by their place."""
     messages = 0
-    found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for one in rows:
+    found: dict[str, Any] = {name: [] for name in COLUMNS}
+    found |= {"paths": {}, "kinds": {}, "pictures": {}}
+    for place, one in enumerate(rows):
+        if one.raw_call < 0:
+            found["paths"][place] = [texts(one.base_path), texts(one.raw_path)]
+            found["kinds"][place] = [texts(one.base_kind), texts(one.raw_kind)]
+        if one.picture is not None:
+            found["pictures"][place] = written(one.picture)
         outcome, numbers = one.outcome, one.outcome.numbers
         message = -1
         if outcome.verdict == "different" and (messages < MOST_MESSAGES or numbers is None):
@@ -161,8 +177,6 @@ def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, 
             "step": one.step,
             "role": ROLES.index(one.role),
             "call": one.raw_call,
-            "paths": [texts(one.base_path), texts(one.raw_path)] if one.raw_call < 0 else 0,
-            "kinds": [texts(one.base_kind), texts(one.raw_kind)] if one.raw_call < 0 else 0,
             "name": texts(one.name),
             "forms": texts(_forms(one)),
             "verdict": VERDICTS.index(outcome.verdict),
@@ -173,18 +187,15 @@ def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, 
             "allowed": _number(_share(outcome.allowed, one)) if mode == "auto" else None,
             "predicted": _number(_share(outcome.predicted, one)),
             "largest": _number(numbers.max_abs) if numbers else None,
-            "wrong": (numbers.mismatched or 0) if numbers else 0,
-            "size": numbers.size if numbers else 0,
-            "picture": None if one.picture is None else written(one.picture),
         }
-        for name, column in found.items():
-            column.append(values[name])
+        for name in COLUMNS:
+            found[name].append(values[name])
     return found
 
 
 COLUMNS = (
-    *("phase", "step", "role", "call", "paths", "kinds", "name", "forms", "verdict", "message"),
-    *("relative", "ratio", "excess", "allowed", "predicted", "largest", "wrong", "size", "picture"),
+    *("phase", "step", "role", "call", "name", "forms", "verdict", "message"),
+    *("relative", "ratio", "excess", "allowed", "predicted", "largest"),
 )
 
 

@@ -53,6 +53,7 @@ def _place(report: Report, divergence: Divergence) -> Iterator[str]:
     yield escaped(divergence.comparison.outcome.message)
     bad = words.how_bad(divergence.comparison.outcome)
     if bad:
+        yield ""
         yield f"**{escaped(bad[0].upper() + bad[1:])}.**"
     if divergence.note:
         yield from ("", escaped(divergence.note))
@@ -97,7 +98,7 @@ def _worst(report: Report) -> Iterator[str]:
         beyond = words.many(words.excess(one.outcome, report.tolerance.mode))
         yield (
             f"| {code(words.both(one.base_path, one.raw_path))} | {one.phase} | {escaped(words.tensor(one))} "
-            f"| {words.short(words.relative(one.outcome))} | {beyond} | {one.outcome.verdict} |"
+            f"| {words.error(one.outcome)} | {beyond} | {one.outcome.verdict} |"
         )
 
 

@@ -12,6 +12,8 @@ from padiff.records import Array, Mismatch, Picture
 BINS = 32
 CELLS = 16
 MOST_FIRST = 10
+NARROW = 0.01
+"""Errors that lie closer together than this, in powers of ten, are one bin."""
 
 
 def picture_of(base: Array | None, raw: Array | None) -> Picture | None:
@@ -68,9 +70,9 @@ def _wide(array: Array) -> Any:
 def _histogram(errors: Array) -> tuple[float, float, tuple[int, ...]]:
     if not errors.size:
         return 0.0, 0.0, ()
-    logs = np.log10(errors)
+    logs = np.log10(errors, dtype=np.float64)
     low, high = float(logs.min()), float(logs.max())
-    if high - low < 1e-6:
+    if high - low < NARROW:
         return low, high, (int(errors.size),)
     counts, _ = np.histogram(logs, bins=BINS, range=(low, high))
     return low, high, tuple(int(count) for count in counts)

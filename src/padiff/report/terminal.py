@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from padiff.records import Divergence, SourceLine
+from padiff.records import Comparison, Divergence, SourceLine
 from padiff.report import words
 from padiff.report.drawing import ASCII, UNICODE, Signs, fold, sparkline
 from padiff.report.record import Report
@@ -226,14 +226,22 @@ def _worst_table(report: Report, width: int, signs: Signs) -> RenderableType:
         beyond = words.excess(one.outcome, report.tolerance.mode)
         row: list[RenderableType] = [
             Text(signs.outcome[one.outcome.verdict], "red" if not one.agrees else "green"),
-            Text(elided(words.both(one.base_path, one.raw_path), max(16, width - 50))),
+            Text(_module(one, width)),
             one.phase if len(report.steps) == 1 else f"{one.phase} {one.step}",
             *([words.tensor(one)] if width >= WIDE else []),
-            words.short(words.relative(one.outcome)) if one.outcome.numbers else one.outcome.reason or "",
+            words.error(one.outcome),
             words.many(beyond) if beyond != float("inf") else signs.no_number,
         ]
         table.add_row(*row)
     return table
+
+
+def _module(one: Comparison, width: int) -> str:
+    """Both paths where there is room and they differ, else raw's."""
+    if width < WIDE or one.base_path == one.raw_path:
+        return elided(words.place(one.raw_path), max(16, width - 50))
+    half = (width - 70) // 2
+    return f"{elided(words.place(one.base_path), half)} vs {elided(words.place(one.raw_path), half)}"
 
 
 def elided(path: str, most: int) -> str:

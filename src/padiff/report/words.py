@@ -18,7 +18,7 @@ def place(path: str) -> str:
 
 def tensor(comparison: Comparison) -> str:
     """Which tensor of its module: ``output``, ``input 0``, ``parameter weight``."""
-    return f"{comparison.role} {comparison.name}" if comparison.name else comparison.role
+    return comparison.role if comparison.name in ("", comparison.role) else f"{comparison.role} {comparison.name}"
 
 
 def side(one: Side) -> str:
@@ -64,6 +64,13 @@ def relative(outcome: Outcome) -> float | None:
     return 0.0 if numbers.rmse == 0 else math.inf
 
 
+def error(outcome: Outcome) -> str:
+    """The relative error, or what stands in the way of one."""
+    if outcome.reason == "nonfinite":
+        return "NaN, Inf"
+    return short(relative(outcome)) if outcome.numbers is not None else outcome.reason or "–"
+
+
 def excess(outcome: Outcome, mode: str) -> float:
     """How many times what was allowed; inf where no tolerance would help."""
     numbers = outcome.numbers
@@ -96,13 +103,19 @@ def tally(report: Report) -> str:
     differ = found["different"]
     compared = f"{count(len(report.comparisons), 'tensor')} compared"
     if report.verdict == "aligned":
-        worst = max((relative(one.outcome) or 0.0 for one in report.comparisons if one.agrees), default=0.0)
-        return f"{compared}, {found['equal']:,} equal to the bit, largest relative error {short(worst)}"
+        largest = f"largest relative error of an output {short(peak(report))}"
+        return f"{compared}, {found['equal']:,} equal to the bit, {largest}"
     if report.verdict == "unsure":
         return f"{compared}, too few for a verdict" if not differ else f"{compared}, {differ:,} differ"
     places = len(report.divergences)
     start = "it starts at one place" if places == 1 else f"it starts at {places} places"
     return f"{compared}, {differ:,} differ; {start}"
+
+
+def peak(report: Report) -> float:
+    """The largest relative error of an output, in forward: gradients may be zero by rights, and all noise."""
+    errors = [relative(one.outcome) for one in report.comparisons if one.phase == "forward" and one.role == "output"]
+    return max((error for error in errors if error is not None and math.isfinite(error)), default=0.0)
 
 
 def sure(cause: Cause) -> str:

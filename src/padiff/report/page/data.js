@@ -10,7 +10,7 @@ const rows = unfold(report.rows);
 const local = unfold(report.local);
 
 function unfold(columns) {
-  const names = Object.keys(columns);
+  const names = Object.keys(columns).filter((name) => Array.isArray(columns[name]));
   return columns.phase.map((_, i) => {
     const row = { at: i };
     for (const name of names) row[name] = columns[name][i];
@@ -21,11 +21,12 @@ function unfold(columns) {
     row.forms = text(row.forms);
     row.message = row.message < 0 ? "" : text(row.message);
     row.relative = numeric(row.relative);
-    row.tensor = row.name ? `${row.role} ${row.name}` : row.role;
-    if (row.paths) {
-      row.paths = row.paths.map(text);
-      row.kinds = row.kinds.map(text);
+    row.tensor = row.name && row.name !== row.role ? `${row.role} ${row.name}` : row.role;
+    if (columns.paths[i]) {
+      row.paths = columns.paths[i].map(text);
+      row.kinds = columns.kinds[i].map(text);
     }
+    row.picture = columns.pictures[i] || null;
     return row;
   });
 }

@@ -268,7 +268,7 @@ const inside = [...new Set(report.unmatched.filter((one) => one[4]).map((one) =>
 if (report.unmatched.length) {
   const box = make("div", { class: "scroll", tabindex: "0", "aria-label": "What has no partner" });
   section("alone", alone.length ? `Without partner (${alone.length.toLocaleString("en-US")})` : "Compared as one",
-    inside.length ? make("p", { class: "quiet" }, `Compared as one, not inside: ${inside.slice(0, 12).join(", ")}${inside.length > 12 ? ` and ${inside.length - 12} more` : ""}`) : "",
+    inside.length ? make("p", { class: "quiet" }, `Inside these nothing was compared by itself: ${inside.slice(0, 12).join(", ")}${inside.length > 12 ? ` and ${inside.length - 12} more` : ""}`) : "",
     alone.length ? box : "");
   if (alone.length) lines(box, alone, ([side, path, kind, why]) => [`${side} ${place(path)}`, why, kind]);
 }

@@ -16,7 +16,7 @@ class DepthPlot {
   }
 
   show(phase, step, alone) {
-    const wanted = (row) => row.phase === phase && row.step === step && (phase !== "forward" || row.role === "output" || row.role === "loss");
+    const wanted = (row) => row.phase === phase && row.step === step && (phase !== "forward" || row.role === "output" || (row.role === "loss" && row.verdict === "different"));
     this.rows = (alone ? local : rows).filter(wanted);
     this.phase = phase;
     this.at = -1;
@@ -27,7 +27,7 @@ class DepthPlot {
     if (this.chart) this.chart.destroy();
     this.chart = null;
     this.box.replaceChildren();
-    const positive = this.rows.flatMap((row) => [row.relative, row.predicted]).filter((v) => v > 0 && Number.isFinite(v));
+    const positive = this.rows.flatMap((row) => [row.relative, row.predicted, row.allowed]).filter((v) => v > 0 && Number.isFinite(v));
     if (!this.rows.length) {
       this.box.append(make("p", { class: "quiet" }, "Nothing was compared here."));
       this.line.textContent = "";
