@@ -158,7 +158,8 @@ class Browser:
 
     def press(self, *keys: str) -> None:
         for key in keys:
-            facts: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": KEYS.get(key, ord(key[0].upper()))}
+            number = ord(key.upper()) if len(key) == 1 and key.isalnum() else KEYS.get(key, 0)
+            facts: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": number}
             if key == "Enter":
                 facts["text"] = "\r"
             elif len(key) == 1:
@@ -166,11 +167,25 @@ class Browser:
             self.tell("Input.dispatchKeyEvent", type="keyDown", **facts)
             self.tell("Input.dispatchKeyEvent", type="keyUp", key=key)
 
+    def choose(self, box: str, value: str) -> None:
+        """Set a select box, as a person would."""
+        self.run(
+            f"(box => {{ box.value = {json.dumps(value)}; box.dispatchEvent(new Event('change')); }})"
+            f"(document.getElementById({json.dumps(box)}))"
+        )
+
     def settle(self) -> None:
         """Wait until two frames were drawn."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
-    def click(self, x: float, y: float) -> None:
+    def click(self, selector: str, across: float, down: float) -> None:
+        """Click into an element, at shares of its width and height, after scrolling to it."""
+        left, top, width, height = self.run(
+            f"(one => {{ one.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+            " const box = one.getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })"
+            f"(document.querySelector({json.dumps(selector)}))"
+        )
+        x, y = left + across * width, top + down * height
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             self.tell("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)

@@ -35,7 +35,7 @@ def to_html(report: Report) -> str:
     parts = {
         "TITLE": html.escape(title),
         "STYLE": "\n".join(_asset(name) for name in STYLES),
-        "CHARTS": _asset("uPlot.iife.min.js"),
+        "CHARTS": f"/* {_asset('uPlot.LICENSE').strip()} */\n" + _asset("uPlot.iife.min.js"),
         "DATA": embedded(_data(report)),
         "SCRIPT": '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();",
     }
@@ -182,11 +182,10 @@ def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, 
             "verdict": VERDICTS.index(outcome.verdict),
             "message": message,
             "relative": _number(words.relative(outcome)),
-            "ratio": _number(outcome.ratio),
+            "ratio": _number(outcome.ratio) if outcome.reason != "nonfinite" else None,
             "excess": _number(words.excess(outcome, mode)) if outcome.verdict != "equal" else None,
             "allowed": _number(_share(outcome.allowed, one)) if mode == "auto" else None,
             "predicted": _number(_share(outcome.predicted, one)),
-            "largest": _number(numbers.max_abs) if numbers else None,
         }
         for name in COLUMNS:
             found[name].append(values[name])
@@ -195,7 +194,7 @@ def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, 
 
 COLUMNS = (
     *("phase", "step", "role", "call", "name", "forms", "verdict", "message"),
-    *("relative", "ratio", "excess", "allowed", "predicted", "largest"),
+    *("relative", "ratio", "excess", "allowed", "predicted"),
 )
 
 

@@ -14,13 +14,14 @@ function detailOf(item) {
   }
   parts.push(make("h4", {}, "Tensors"), tensorTable(item));
   for (const row of [...item.rows, ...item.local]) {
-    if (row.message) parts.push(make("p", { class: "quiet" }, `${row.phase} ${row.tensor}: ${row.message}`));
+    const alone = item.local.includes(row) ? ", by itself" : "";
+    if (row.message) parts.push(make("p", { class: "quiet" }, `${row.phase} ${row.tensor}${alone}: ${row.message}`));
     if (row.picture) parts.push(make("h4", {}, `${row.phase} ${row.tensor}`), pictures(row.picture));
   }
   const printedBoth = [printed.base.get(base), printed.raw.get(raw)];
   if (printedBoth.some(Boolean)) {
     const rowsOf = ["base", "raw"].map((side, i) => make("tr", {}, make("th", { scope: "row" }, `${side}, ${report[side].framework}`), make("td", { class: "mono" }, printedBoth[i] || "not known")));
-    parts.push(make("h4", {}, "As its framework prints it"), make("table", {}, make("tbody", {}, rowsOf)));
+    parts.push(make("h4", {}, "As its framework prints it"), make("table", { class: "sides" }, make("tbody", {}, rowsOf)));
   }
   if (!item.places.length && item.stacks.some((stack) => stack >= 0 && report.stacks[stack].length)) {
     parts.push(make("h4", {}, "Called from"), make("div", { class: "cols" }, ["base", "raw"].map((side, i) => {
@@ -42,20 +43,20 @@ function framesOf(stack) {
 function tensorTable(item) {
   if (!item.rows.length && !item.local.length) return make("p", { class: "quiet" }, "None of its tensors was compared.");
   const byItself = new Map(item.local.map((row) => [`${row.phase} ${row.tensor}`, row]));
-  const names = ["phase", "tensor", "dtype and shape", "verdict", "rel. error", "× noise", "× allowed", "largest"].concat(item.local.length ? ["by itself"] : []);
-  const head = make("tr", {}, names.map((name, i) => make("th", { scope: "col", class: i > 3 ? "number" : "" }, name)));
+  const names = ["tensor", "dtype and shape", "verdict", "rel. error", "× noise", "× allowed"].concat(item.local.length ? ["by itself"] : []);
+  const head = make("tr", {}, names.map((name, i) => make("th", { scope: "col", class: i > 2 ? "number" : "" }, name)));
   const lines = item.rows.map((row) => {
     const alone = byItself.get(`${row.phase} ${row.tensor}`);
     byItself.delete(`${row.phase} ${row.tensor}`);
     return tensorLine(row, item.local.length ? (alone ? `${SIGNS[alone.verdict]} ${short(alone.relative)}` : "–") : null);
   });
-  for (const row of byItself.values()) lines.push(tensorLine({ ...row, relative: null, ratio: null, excess: null, largest: null }, `${SIGNS[row.verdict]} ${short(row.relative)}`));
+  for (const row of byItself.values()) lines.push(tensorLine({ ...row, relative: null, ratio: null, excess: null }, `${SIGNS[row.verdict]} ${short(row.relative)}`));
   return make("div", { class: "wide" }, make("table", { class: "tensors" }, make("thead", {}, head), make("tbody", {}, lines)));
 }
 
 function tensorLine(row, alone) {
   return make("tr", {},
-    make("td", {}, row.phase), make("td", {}, row.tensor), make("td", { class: "mono" }, row.forms || "–"),
+    make("td", {}, row.role === "parameter" || row.role === "buffer" ? `${row.phase} ${row.name}` : `${row.phase} ${row.tensor}`), make("td", { class: "mono" }, row.forms || "–"),
     make("td", { class: row.verdict }, `${SIGNS[row.verdict]} ${row.verdict}`),
-    ...[short(row.relative), many(row.ratio), many(row.excess), short(row.largest)].concat(alone === null ? [] : [alone]).map((value) => make("td", { class: "number" }, value)));
+    ...[short(row.relative), many(row.ratio), many(row.excess)].concat(alone === null ? [] : [alone]).map((value) => make("td", { class: "number" }, value)));
 }

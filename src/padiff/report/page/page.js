@@ -134,9 +134,10 @@ function drawRow(item) {
   },
     make("span", { class: "name" },
       make("span", { class: "twist" }, item.children ? (open ? "▾" : "▸") : ""),
-      item.places.length ? make("span", { class: "flag" }, "▶ starts here ") : "",
+      item.places.length ? make("span", { class: "flag" }, "▶ ") : "",
       make("span", { class: differs ? "different" : "" }, name), " ",
       make("span", { class: "kind" }, item.kinds[1]),
+      item.places.length ? make("span", { class: "flag" }, " starts here") : "",
       base !== raw ? make("span", { class: "other" }, ` ⇄ ${place(base)}`) : ""),
     make("span", { class: `error ${differs ? "different" : ""}` }, short(item.errors[state.phase])),
     make("span", { class: `marks ${item.differs ? "different" : ""}`, title: spoken(item) }, marks));

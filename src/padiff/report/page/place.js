@@ -42,11 +42,11 @@ function numbersList(one) {
   add("tensor", one.tensor);
   if (forms[0] || forms[1]) add("form", forms[0] === forms[1] || !forms[0] ? forms[1] : `base ${forms[0]}, raw ${forms[1] || "unknown"}`);
   if (numbers) {
-    add("relative error", short(one.relative));
+    if (outcome.reason !== "nonfinite") add("relative error", short(one.relative));
     add("rms error", short(numbers.rmse));
     if (outcome.allowed !== null) add("allowed", `${short(outcome.allowed)} (${report.tolerance})`);
     if (outcome.predicted !== null) add("rounding explains", short(outcome.predicted));
-    add("largest", `${short(numbers.max_abs)}${numbers.worst ? ` at [${numbers.worst.join(", ")}]: base ${seen(numbers.base_worst)}, raw ${seen(numbers.raw_worst)}` : ""}`);
+    add("largest", `${short(numbers.max_abs)}${numbers.worst && numbers.base_worst !== null ? ` at [${numbers.worst.join(", ")}]: base ${seen(numbers.base_worst)}, raw ${seen(numbers.raw_worst)}` : ""}`);
     if (numbers.mismatched !== null) add("elements", `${numbers.mismatched.toLocaleString("en-US")} of ${numbers.size.toLocaleString("en-US")} differ`);
     add("cosine", typeof numbers.cosine === "number" ? numbers.cosine.toFixed(9) : numbers.cosine);
   }
@@ -89,6 +89,8 @@ function pictures(picture) {
 
 function histogram(picture) {
   if (!picture.counts.length) return null;
+  if (picture.counts.length === 1)
+    return make("div", {}, make("h4", {}, "Absolute error"), make("p", {}, `about ${short(10 ** picture.high)} wherever they differ`), make("p", { class: "quiet" }, rest(picture)));
   const box = make("div", { role: "img", "aria-label": `Histogram of absolute errors from ${short(10 ** picture.low)} to ${short(10 ** picture.high)}` });
   const step = (picture.high - picture.low) / picture.counts.length || 0.1;
   const axis = { stroke: colour("--quiet"), grid: { show: false }, ticks: { stroke: colour("--line"), width: 1 }, font: "11px system-ui" };
@@ -98,9 +100,11 @@ function histogram(picture) {
     axes: [{ ...axis, space: 60, values: (u, ticks) => ticks.map((t) => (10 ** t).toExponential(0)) }, { ...axis, size: 54 }],
     series: [{}, { stroke: colour("--accent"), fill: colour("--noise"), width: 1, paths: uPlot.paths.bars({ size: [1, 100], align: 1 }), points: { show: false } }],
   }, [picture.counts.map((_, i) => picture.low + i * step), picture.counts], box);
-  const rest = [picture.equal ? `${picture.equal.toLocaleString("en-US")} without error` : "", picture.nonfinite ? `${picture.nonfinite.toLocaleString("en-US")} not a number on one side` : ""].filter(Boolean);
-  return make("div", {}, make("h4", {}, "Absolute error, elements by size"), box, make("p", { class: "quiet" }, rest.join(", ")));
+  return make("div", {}, make("h4", {}, "Absolute error, elements by size"), box, make("p", { class: "quiet" }, rest(picture)));
 }
+
+const rest = ({ size, equal, nonfinite }) =>
+  [`${size.toLocaleString("en-US")} elements`, equal ? `${equal.toLocaleString("en-US")} without error` : "", nonfinite ? `${nonfinite.toLocaleString("en-US")} no number on one side` : ""].filter(Boolean).join(", ");
 
 function heatMap(picture) {
   const values = picture.cells.flat().map(numeric);
@@ -118,7 +122,7 @@ function heatMap(picture) {
       if (share) td.style.background = `rgba(${colour("--heat")}, ${share.toFixed(2)})`;
       return td;
     }))));
-  return make("div", {}, make("h4", {}, "Where it differs"), table, make("p", { class: "quiet" }, `${words}; darker is larger, up to ${short(10 ** high)}${values.some((v) => !Number.isFinite(v)) ? "; ! is no number" : ""}`));
+  return make("div", {}, make("h4", {}, "Where it differs"), table, make("p", { class: "quiet" }, `${words}; stronger is larger${finite.length ? `, up to ${short(10 ** high)}` : ""}${values.some((v) => !Number.isFinite(v)) ? "; ! is no number" : ""}`));
 }
 
 function firstOnes(picture) {
