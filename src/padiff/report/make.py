@@ -208,8 +208,7 @@ class _Forms:
     def __init__(self, base: ModuleTree, raw: ModuleTree) -> None:
         self._specs = (_specs(base), _specs(raw))
         self._step: StepComparison | None = None
-        self._calls: dict[int, Call] = {}
-        self._raw: dict[int, str] = {}
+        self._calls: tuple[dict[int, Call], dict[int, Call]] = ({}, {})
 
     def told(self, comparison: Comparison, step: StepComparison | None) -> Comparison:
         """The comparison with the forms of both tensors, where they are not there yet."""
@@ -225,18 +224,23 @@ class _Forms:
             return self._specs[0].get(names[0], ""), self._specs[1].get(names[1], "")
         if step is not self._step:
             self._step = step
-            self._calls = {call.index: call for call in step.base.calls}
-            self._raw = {s.tensor: _form(s.value) for c in step.raw.calls for s in (*c.inputs, *c.outputs)}
-        return _completed(self._base_form(comparison), self._raw.get(comparison.tensor, ""), comparison)
+            self._calls = (_by_index(step.base.calls), _by_index(step.raw.calls))
+        base = _slot_form(self._calls[0].get(comparison.base_call), comparison)
+        raw = _slot_form(self._calls[1].get(comparison.raw_call), comparison)
+        return _completed(base, raw, comparison)
 
-    def _base_form(self, comparison: Comparison) -> str:
-        call = self._calls.get(comparison.base_call)
-        if call is None or comparison.role not in ("input", "output"):
-            return ""
-        slots = call.inputs if comparison.role == "input" else call.outputs
-        named = [slot for slot in slots if slot.name == comparison.name]
-        found = named or (slots if len(slots) == 1 else ())
-        return _form(found[0].value) if found else ""
+
+def _by_index(calls: Iterable[Call]) -> dict[int, Call]:
+    return {call.index: call for call in calls}
+
+
+def _slot_form(call: Call | None, comparison: Comparison) -> str:
+    """By the slot's name: numbers of tensors mean something in their own run only, and there may have been several."""
+    if call is None or comparison.role not in ("input", "output"):
+        return ""
+    slots = call.inputs if comparison.role == "input" else call.outputs
+    found = [slot for slot in slots if slot.name == comparison.name] or (slots if len(slots) == 1 else ())
+    return _form(found[0].value) if found else ""
 
 
 def _form(value: Any) -> str:

@@ -20,7 +20,7 @@ from padiff.report.record import Report
 STYLES = {"aligned": "bold white on green4", "diverged": "bold white on red3", "unsure": "bold black on yellow3"}
 WIDE = 112
 """From this width on, the two sides' sources stand side by side."""
-MOST_WORST, MOST_ALONE, MOST_PLACES, MOST_CAUSES = 8, 8, 6, 3
+MOST_WORST, MOST_ALONE, MOST_PLACES, MOST_CAUSES = 8, 6, 6, 3
 
 
 def show(report: Report, file: TextIO | None = None) -> None:
@@ -263,7 +263,7 @@ def _rest(report: Report) -> Iterable[RenderableType]:
     alone = [one for one in report.unmatched if not one.inside]
     if alone:
         lines.append(Text(f"without partner ({len(alone)}):"))
-        lines += [Text(f"  {one}") for one in alone[:MOST_ALONE]]
+        lines += [Text(f"  {one}", no_wrap=True, overflow="ellipsis") for one in alone[:MOST_ALONE]]
         if len(alone) > MOST_ALONE:
             lines.append(Text(f"  and {len(alone) - MOST_ALONE} more", "dim"))
     if lines:

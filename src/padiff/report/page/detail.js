@@ -13,9 +13,11 @@ function detailOf(item) {
     else parts.push(make("div", { class: "here" }, placeCard(place, "h3")));
   }
   parts.push(make("h4", {}, "Tensors"), tensorTable(item));
+  const told = [...item.rows, ...item.local].filter((row) => row.message);
+  if (told.length)
+    parts.push(make("details", {}, make("summary", {}, "In words"), told.map((row) =>
+      make("p", { class: "quiet" }, `${row.phase} ${row.tensor}${item.local.includes(row) ? ", by itself" : ""}: ${row.message}`))));
   for (const row of [...item.rows, ...item.local]) {
-    const alone = item.local.includes(row) ? ", by itself" : "";
-    if (row.message) parts.push(make("p", { class: "quiet" }, `${row.phase} ${row.tensor}${alone}: ${row.message}`));
     if (row.picture) parts.push(make("h4", {}, `${row.phase} ${row.tensor}`), pictures(row.picture));
   }
   const printedBoth = [printed.base.get(base), printed.raw.get(raw)];
@@ -56,7 +58,7 @@ function tensorTable(item) {
 
 function tensorLine(row, alone) {
   return make("tr", {},
-    make("td", {}, row.role === "parameter" || row.role === "buffer" ? `${row.phase} ${row.name}` : `${row.phase} ${row.tensor}`), make("td", { class: "mono" }, row.forms || "–"),
+    make("td", {}, row.role === "parameter" || row.role === "buffer" ? `${row.phase} ${row.name}` : `${row.phase} ${row.tensor}`), make("td", { class: "mono" }, row.forms ? row.forms.split(" / ").join(" ⇄ ") : "–"),
     make("td", { class: row.verdict }, `${SIGNS[row.verdict]} ${row.verdict}`),
     ...[short(row.relative), many(row.ratio), many(row.excess)].concat(alone === null ? [] : [alone]).map((value) => make("td", { class: "number" }, value)));
 }
