@@ -57,6 +57,17 @@ def test_the_verdict_and_the_place_are_at_the_top(page: Callable[..., Browser]) 
     assert text(found, "#badge") == "✓ Aligned"
 
 
+def test_not_sure_says_why(page: Callable[..., Browser]) -> None:
+    found = page(SKETCHES["unsure"]())
+    assert (text(found, "#badge"), text(found, "#notes")) == ("? Not sure", "nothing was compared")
+    assert found.run(
+        "[...document.querySelectorAll('main > section')].filter(one => !one.hidden).map(one => one.id)"
+    ) == [
+        "weights",
+        "about",
+    ]
+
+
 def test_pictures_of_the_error(page: Callable[..., Browser]) -> None:
     found = page(diverged())
     assert found.run("document.querySelectorAll('#place .heat td').length") == 64
@@ -214,7 +225,7 @@ def test_both_sides_names_weights_and_what_is_alone(page: Callable[..., Browser]
     assert "base encoder.pooler" in text(found, "#alone .row")
     assert "blocks.0.attention" in text(found, "#alone p")
     assert "1 unsure" in text(found, "#weights p")
-    assert "only forward was compared" in text(found, "#about")
+    assert text(found, "#notes") == "only forward was compared"
     assert "torch 2.13.0" in text(found, "#about")
 
 

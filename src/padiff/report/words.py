@@ -120,7 +120,7 @@ def peak(report: Report) -> float:
 
 def sure(cause: Cause) -> str:
     """How much a cause is to be believed."""
-    how = "tested: with it, both agree" if cause.tested else "a pattern that fits, not tested"
+    how = "tested" if cause.tested else "a pattern that fits, not tested"
     return f"{round(100 * cause.confidence)} %, {how}"
 
 

@@ -56,9 +56,15 @@ function tensorTable(item) {
   return make("div", { class: "wide" }, make("table", { class: "tensors" }, make("thead", {}, head), make("tbody", {}, lines)));
 }
 
+function called(row) {
+  if (row.phase === "gradient") return `gradient of ${row.name}`;
+  if (row.phase === "weight") return `${row.name} after the step`;
+  return row.phase === "buffer" ? `buffer ${row.name}` : `${row.phase} ${row.tensor}`;
+}
+
 function tensorLine(row, alone) {
   return make("tr", {},
-    make("td", {}, row.role === "parameter" || row.role === "buffer" ? `${row.phase} ${row.name}` : `${row.phase} ${row.tensor}`), make("td", { class: "mono" }, row.forms ? row.forms.split(" / ").join(" ⇄ ") : "–"),
+    make("td", {}, called(row)), make("td", { class: "mono" }, row.forms ? row.forms.split(" / ").join(" ⇄ ") : "–"),
     make("td", { class: row.verdict }, `${SIGNS[row.verdict]} ${row.verdict}`),
     ...[short(row.relative), many(row.ratio), many(row.excess)].concat(alone === null ? [] : [alone]).map((value) => make("td", { class: "number" }, value)));
 }

@@ -34,6 +34,8 @@ $("badge").classList.add(report.verdict);
 const named = (side) => `${side.name} (${side.framework}${side.version ? ` ${side.version}` : ""})`;
 $("names").textContent = `${named(report.base)} and ${named(report.raw)}`;
 $("tally").textContent = `${report.tally}.`;
+$("notes").append(...report.notes.map((note) => make("li", {}, note)));
+$("notes").hidden = !report.notes.length;
 
 function drawPlace() {
   if (!report.divergences.length) return;
@@ -291,7 +293,7 @@ section("about", "Coverage and environment",
     bar.style.width = `${100 * share}%`;
     return make("div", { class: "meter" }, make("span", {}, `raw's ${what}`), make("div", { "aria-hidden": "true" }, bar), make("span", {}, percent(share)));
   }),
-  report.notes.map((note) => make("p", {}, `Note: ${note}`)), about);
+  about);
 
 // ---- begin
 
@@ -300,6 +302,8 @@ for (const all of items.values()) {
   for (const item of all) if (item.children && item.depth > 0) folded.add(item);
 }
 for (const one of report.divergences) for (let item = one.item && one.item.around; item; item = item.around) folded.delete(item);
+$("depth").hidden = !rows.length;
+$("calls").hidden = ![...items.values()].some((all) => all.length);
 applyTheme();
 drawDepth();
 drawTree();

@@ -14,7 +14,7 @@ function placeCard(i, heading) {
         one.causes.length
           ? one.causes.slice(0, 4).map((cause, k) => make("div", { class: "cause" },
               make("b", {}, cause.name), `: ${cause.evidence} `, make("span", { class: "quiet" }, `(${one.sure[k]})`)))
-          : make("p", { class: "quiet" }, "No known cause fits. What the module was given agrees with base, what it returns does not: read its lines on both sides."),
+          : make("p", { class: "quiet" }, one.phase === "forward" && one.role === "output" ? "No known cause fits. What the module was given agrees with base, what it returns does not: read its lines on both sides." : "No known cause fits."),
         one.settings.length ? settingsTable(one.settings) : null),
       make("div", {},
         make("h3", {}, "What was found"),

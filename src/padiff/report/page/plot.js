@@ -51,7 +51,7 @@ class DepthPlot {
     const allowed = data[3].some((v) => v !== null);
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
     this.chart = new uPlot({
-      width: this.box.clientWidth || 600, height: 280, padding: [20, 12, 0, 0],
+      width: this.box.clientWidth || 600, height: 280, padding: [20, 22, 0, 0],
       scales: { x: { time: false }, y: { distr: 3, range: [low, high] } },
       axes: [
         { ...axis, label: "order of computation", labelSize: 22, labelFont: "12px system-ui", values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? String(t) : "")) },
@@ -124,8 +124,8 @@ class DepthPlot {
       ctx.stroke();
       const label = `starts here: ${place(row.item.paths[1])}`;
       const width = ctx.measureText(label).width;
-      const left = x + 6 + width > u.bbox.left + u.bbox.width ? x - width - 6 : x + 6;
-      if (left < free || left < u.bbox.left) return;
+      const left = Math.max(0, Math.min(x + 6, u.bbox.left + u.bbox.width - width));
+      if (left < free) return;
       ctx.fillText(label, left, u.bbox.top - 6 * devicePixelRatio);
       free = left + width + 8;
     });
