@@ -1,5 +1,7 @@
-"""``python -m benchmarks [aligned] [growth] [tensors] [store] [--repeat N] [--json FILE] [--toy]``, and with options
-of their own ``python -m benchmarks localise`` and ``python -m benchmarks clean``."""
+"""``python -m benchmarks [aligned] [cost] [growth] [tensors] [store] [--repeat N] [--json FILE] [--toy]``.
+
+``localise`` and ``clean`` have options of their own: ``python -m benchmarks localise``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-NAMES = ("aligned", "growth", "tensors", "store")
+NAMES = ("aligned", "cost", "growth", "tensors", "store")
 COMMANDS = ("localise", "clean")
 """Count instead of timing, and have options of their own."""
 

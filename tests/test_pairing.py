@@ -23,14 +23,28 @@ KIT = {
 }
 
 
-def build(framework: str, seed: int, *, names: str, fused: bool, wrapped: bool, swapped: bool = False) -> Any:
-    """A small pre-norm transformer; ``seed`` shuffles definitions and draws names, never what is computed."""
+def build(
+    framework: str,
+    seed: int,
+    *,
+    names: str,
+    fused: bool,
+    wrapped: bool,
+    swapped: bool = False,
+    by_head: bool = False,
+    depth: int = DEPTH,
+) -> Any:
+    """A small pre-norm transformer; ``seed`` shuffles definitions and draws names, never what is computed.
+
+    ``names``: the same in all models; drawn but for query, key and value; or all drawn, for all blocks alike.
+    """
     module_class, linear, layer_norm, sequential, library = KIT[framework]
-    draw = random.Random(seed)
+    draw, drawn = random.Random(seed), {}
 
     class Block(module_class):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             super().__init__()
+            fixed = random.Random(seed)
             parts = {"norm1": layer_norm(WIDTH), "norm2": layer_norm(WIDTH), "out": linear(WIDTH, WIDTH)}
             parts |= {"fc1": linear(WIDTH, HIDDEN), "fc2": linear(HIDDEN, WIDTH)}
             if fused:
@@ -38,10 +52,13 @@ def build(framework: str, seed: int, *, names: str, fused: bool, wrapped: bool, 
             else:
                 parts |= {name: linear(WIDTH, WIDTH) for name in ("q_proj", "k_proj", "v_proj")}
             order = list(parts)
-            draw.shuffle(order)
+            (fixed if names == "nameless" else draw).shuffle(order)
             self.where = {}
+            self.asked = [part for part in order if part.endswith("_proj")]
             for part in order:
                 name = part if names == "same" else "".join(draw.choices(string.ascii_lowercase, k=6))
+                if names == "nameless":
+                    name = drawn.setdefault(part, name)
                 if names == "random" and part in ("q_proj", "k_proj", "v_proj"):
                     name = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}[part]
                 self.where[part] = name
@@ -56,10 +73,15 @@ def build(framework: str, seed: int, *, names: str, fused: bool, wrapped: bool, 
 
         def attend(self, x: Any) -> Any:
             if fused:
-                all_three = self.part("qkv")(x)
-                q, k, v = (all_three[..., i * WIDTH : (i + 1) * WIDTH] for i in range(3))
+                made = self.part("qkv")(x)
+                shape = (
+                    [x.shape[0], x.shape[1], HEADS, 3, WIDTH // HEADS] if by_head else [x.shape[0], x.shape[1], 3, -1]
+                )
+                made = made.reshape(shape)
+                q, k, v = (made[..., i, :].reshape([x.shape[0], x.shape[1], WIDTH]) for i in range(3))
             else:
-                q, k, v = (self.part(name)(x) for name in ("q_proj", "k_proj", "v_proj"))
+                made = {name: self.part(name)(x) for name in self.asked}
+                q, k, v = (made[name] for name in ("q_proj", "k_proj", "v_proj"))
             q, k, v = self.heads(q), self.heads(k), self.heads(v)
             turned = k.swapaxes(2, 3) if framework == "torch" else k.transpose([0, 1, 3, 2])
             scores = library.nn.functional.softmax(q @ turned * 0.5, -1)
@@ -72,7 +94,7 @@ def build(framework: str, seed: int, *, names: str, fused: bool, wrapped: bool, 
             x = x + self.attend(self.part(first)(x))
             return x + self.part("fc2")(library.tanh(self.part("fc1")(self.part(second)(x))))
 
-    blocks = [Block() for _ in range(DEPTH)]
+    blocks = [Block() for _ in range(depth)]
     model = sequential(*blocks)
     generator = np.random.default_rng(seed)
     for parameter in model.parameters():
@@ -92,13 +114,14 @@ def owner(model: Any, block: int, part: str) -> str:
 @given(
     seed=st.integers(0, 10_000),
     frameworks=st.sampled_from([("torch", "torch"), ("torch", "paddle"), ("paddle", "torch"), ("paddle", "paddle")]),
-    names=st.sampled_from(["same", "random"]),
+    names=st.sampled_from(["same", "random", "nameless"]),
     fused=st.tuples(st.booleans(), st.booleans()),
     wrapped=st.booleans(),
+    by_head=st.booleans(),
 )
-def test_pairing_is_right(seed: int, frameworks: Any, names: str, fused: Any, wrapped: bool) -> None:
-    base = build(frameworks[0], seed, names="same", fused=fused[0], wrapped=False)
-    raw = build(frameworks[1], seed + 1, names=names, fused=fused[1], wrapped=wrapped)
+def test_pairing_is_right(seed: int, frameworks: Any, names: str, fused: Any, wrapped: bool, by_head: bool) -> None:
+    base = build(frameworks[0], seed, names="same", fused=fused[0], wrapped=False, by_head=by_head)
+    raw = build(frameworks[1], seed + 1, names=names, fused=fused[1], wrapped=wrapped, by_head=by_head)
     result = padiff.compare(base, raw, X)
     assert result.aligned, str(result)
     assert result.coverage["parameters"] == 1.0
@@ -108,6 +131,10 @@ def test_pairing_is_right(seed: int, frameworks: Any, names: str, fused: Any, wr
             sources = [s for path, s in filled.items() if path.startswith(owner(raw, block, part) + ".")]
             assert sources
             assert all(path.startswith(f"{block}.{part}.") for source in sources for path in source), (part, sources)
+        if fused == (False, False):
+            for part in ("q_proj", "k_proj", "v_proj"):
+                sources = [s for path, s in filled.items() if path.startswith(owner(raw, block, part) + ".")]
+                assert all(source == [f"{block}.{part}.{source[0].rpartition('.')[2]}"] for source in sources)
 
 
 @pytest.mark.parametrize("frameworks", [("torch", "paddle"), ("torch", "torch")], ids="-".join)
@@ -137,22 +164,18 @@ def test_planted_weight_is_found_in_a_model_built_differently(part: str, names: 
     assert (found.base_path, found.raw_path) == (f"1.{part}", owner(raw, 1, part)), str(found)
 
 
-def test_grown_to_two_thousand_modules() -> None:
+@pytest.mark.parametrize(("names", "fused"), [("random", True), ("nameless", False)])
+def test_grown_to_two_thousand_modules(names: str, fused: bool) -> None:
     """Pairing a deep model takes seconds, renamed and fused or not."""
     import time
 
-    global DEPTH
-    before, DEPTH = DEPTH, 250
-    try:
-        base = build("torch", 1, names="same", fused=False, wrapped=False)
-        raw = build("torch", 2, names="random", fused=True, wrapped=False)
-        start = time.perf_counter()
-        plan = padiff.plan_weights(base, raw, X)
-        took = time.perf_counter() - start
-    finally:
-        DEPTH = before
+    base = build("torch", 1, names="same", fused=False, wrapped=False, depth=250)
+    raw = build("torch", 2, names=names, fused=fused, wrapped=False, depth=250)
+    start = time.perf_counter()
+    plan = padiff.plan_weights(base, raw, X)
+    took = time.perf_counter() - start
     assert not plan.problems
-    assert len(plan) == 250 * 12
+    assert len(plan) == 250 * (12 if fused else 16)
     assert took < 60, f"{took:.1f} s"
 
 
@@ -323,3 +346,58 @@ def test_no_synonym_means_two_things() -> None:
     everything = [word for words in SYNONYMS.values() for word in words.split()]
     assert len(everything) == len(set(everything))
     assert not set(everything) & set(SYNONYMS)
+
+
+class Several(torch.nn.Module):
+    """Returns a dict of what it is asked for."""
+
+    def __init__(self, names: tuple[str, str], keys: tuple[str, ...], turned: bool = False) -> None:
+        super().__init__()
+        self.names, self.keys, self.turned = names, keys, turned
+        for name in names:
+            setattr(self, name, torch.nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        first = torch.tanh(getattr(self, self.names[0])(x))
+        second = getattr(self, self.names[1])(first)
+        everything = {"logits": second, "aux": first * 3, "pooled": first.mean(1), "sums": second.sum(-1)}
+        if self.turned:
+            everything["logits"] = second.transpose(1, 2)
+        return {key: everything[key] for key in self.keys}
+
+
+RETURNED = [
+    (("logits",), ("aux", "logits")),
+    (("aux", "logits"), ("logits",)),
+    (("aux", "logits"), ("logits", "pooled")),
+    (("logits", "aux"), ("pooled", "logits")),
+    (("aux", "logits"), ("sums", "logits", "pooled")),
+]
+
+
+@pytest.mark.parametrize(("base_keys", "raw_keys"), RETURNED, ids=lambda keys: "-".join(keys))
+def test_models_that_return_other_things_besides(base_keys: tuple[str, ...], raw_keys: tuple[str, ...]) -> None:
+    """What corresponds is compared, and the loss goes over that alone; the rest is listed."""
+    base, raw = Several(("one", "two"), base_keys), Several(("uno", "due"), raw_keys)
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert any(one.role == "loss" for one in result.comparisons)
+    assert any(one.phase == "gradient" for one in result.comparisons)
+    assert result.coverage["outputs"] == 1 / len(raw_keys)
+    said = " ".join(one.why for one in result.unmatched)
+    for key in (set(base_keys) | set(raw_keys)) - {"logits"}:
+        assert f"output {key!r}" in said
+    raw.due.bias.data += 1
+    found = padiff.compare(base, raw, X, weights="keep").divergence
+    assert found is not None
+    assert (found.base_path, found.raw_path) == ("two", "due")
+
+
+def test_another_layout_of_the_result_is_stated() -> None:
+    base, raw = Several(("one", "two"), ("logits",)), Several(("uno", "due"), ("logits",), turned=True)
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    note = "the result 'logits' of raw comes in another layout: compared with base with axes permuted to [0, 2, 1]"
+    assert result.notes == (note,)
+    assert f"note: {note}" in str(result)
+    assert padiff.compare(base, Several(("uno", "due"), ("logits",)), X).notes == ()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from padiff.autodiff.weights import assign_weight as assign_weight
     from padiff.engine.inputs import Inputs as Inputs
     from padiff.engine.result import Result as Result
+    from padiff.records import Calibration as Calibration
     from padiff.records import Tolerance as Tolerance
     from padiff.weights.rules import concat as concat
     from padiff.weights.rules import split as split
@@ -60,7 +61,7 @@ _HOMES = {
     "padiff.weights.special": ("add_special_init",),
     "padiff.autodiff.weights": ("assign_weight",),
     "padiff.engine.inputs": ("Inputs",),
-    "padiff.records": ("Tolerance",),
+    "padiff.records": ("Calibration", "Tolerance"),
     "padiff.weights.rules": ("concat", "split", "transpose"),
     "padiff.engine.result": ("Result",),
 }

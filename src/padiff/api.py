@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
-from padiff.compare.tolerance import as_tolerance
+from padiff.compare.tolerance import as_tolerance, spacing
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
 from padiff.engine.matching import match
@@ -19,11 +19,11 @@ from padiff.engine.result import Result
 from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Rules, Tolerance
+from padiff.records import Calibration, Rules, Tolerance
 from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
 
-LATER = "single step, op level and dumps come with a later version; module level in one process works today"
+LATER = "op level and dumps come with a later version; module level in one process works today"
 
 
 def compare(
@@ -35,7 +35,7 @@ def compare(
     optimizers: tuple[Any, Any] | None = None,
     steps: int = 1,
     weights: Literal["copy", "keep"] = "copy",
-    tolerance: str | tuple[float, float] | Tolerance = "auto",
+    tolerance: str | tuple[float, float] | Calibration | Tolerance = "auto",
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
     rules: Mapping[str, Any] | None = None,
@@ -65,7 +65,7 @@ def compare(
         optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
         steps=check_steps(steps),
         backward=phase == "both",
-        tolerance=as_tolerance(tolerance),
+        tolerance=_with_width(as_tolerance(tolerance), base_live, raw_live),
         rules=module_rules,
         weight_rules=weight_rules,
     )
@@ -88,6 +88,19 @@ def compare(
         return run_job(
             job, matching, copied=weights == "copy", on_step=lambda done: shown.done(done.step + 1, job.steps)
         )
+
+
+def _with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
+    """Models whose parameters have different floating dtypes throughout are meant to: the narrower one counts."""
+    if tolerance.mode != "auto":
+        return tolerance
+    dtypes = []
+    for live in (base, raw):
+        found = {live.adapter.dtype(parameter) for parameter in live.parameters().values()}
+        dtypes.append({dtype for dtype in found if dtype.startswith(("float", "bfloat"))})
+    if len(dtypes[0]) != 1 or len(dtypes[1]) != 1 or dtypes[0] == dtypes[1]:
+        return tolerance
+    return replace(tolerance, narrow=max(spacing(dtype) for one in dtypes for dtype in one))
 
 
 def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:

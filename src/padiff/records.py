@@ -168,8 +168,13 @@ class Usage(PlainData):
     calls: Mapping[int, int] = field(default_factory=dict)
     made: Mapping[int, int] = field(default_factory=dict)
     """Node to the number of elements its first call returned, where that was one tensor."""
-    outputs: tuple[Array, ...] = ()
-    """The floating tensors that the model returned."""
+    ready: Mapping[int, int] = field(default_factory=dict)
+    """Node to when the last of what its first call was given had first been seen, on the clock of ``calls``: what
+    was there before another module was called does not depend on that module."""
+    times: Mapping[int, int] = field(default_factory=dict)
+    """Node to how often it was called."""
+    outputs: tuple[tuple[str, Array], ...] = ()
+    """The floating tensors that the model returned, with their places in what it returned."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +288,8 @@ class Noise(PlainData):
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Of the gradients of parameters, by path."""
     buffers: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of the parameters after a step."""
     loss: float | None = None
 
 
@@ -320,6 +327,13 @@ class Tolerance(PlainData):
     mode: Literal["mean", "strict", "auto"] = "mean"
     predicted: float | None = None
     """For ``auto``: the root mean square deviation that rounding brings about here, where base's was measured."""
+    narrow: float = 0.0
+    """For ``auto``: where one of the models computes in a narrower dtype on purpose, the spacing of that; then
+    floating dtypes may differ."""
+    factor: float = 10.0
+    """For ``auto``: how many times the predicted deviation is still rounding."""
+    runs: int = 1
+    """For ``auto``: how many shaken runs of base the prediction is made from."""
     sums: bool = False
     """Whether the tensor holds long sums (gradients of parameters, a loss, running statistics)."""
 
@@ -327,6 +341,15 @@ class Tolerance(PlainData):
         if self.mode == "auto":
             return "auto"
         return f"{self.mode}, rtol={self.rtol:g}, atol={self.atol:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration(PlainData):
+    """How ``tolerance="auto"`` is calibrated: base runs ``runs`` times more with its last digits shaken, and what moves
+    less than ``factor`` times as far as it did there is rounding."""
+
+    runs: int = 1
+    factor: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +387,8 @@ class Outcome(PlainData):
     """The root mean square error that rounding explains, as measured on base; None where that was not done."""
     suggestion: Tolerance | None = None
     """A tolerance that would hold, where the difference looks like rounding."""
+    layout: str = ""
+    """What was done to bring the two into one shape, where they come in different layouts."""
 
     @property
     def agrees(self) -> bool:
@@ -543,7 +568,7 @@ class WeightSource(PlainData):
     index: int | None = None
     """Which slice of the first axis, taken before anything else: one expert of a stack."""
     interleaved: tuple[int, int, int] | None = None
-    """(heads, parts, part): the axis is laid out head by head, each head with all parts; this is one part of it."""
+    """(heads, start, stop): the axis is laid out head by head, each head with all parts; this stretch of each head."""
 
 
 @dataclass(frozen=True)
@@ -578,6 +603,10 @@ class Choice(PlainData):
 
     what: str
     options: tuple[tuple[str, tuple[WeightEntry, ...]], ...]
+    chosen: int = 0
+    """Which option the plan's entries follow."""
+    place: tuple[str, str] = ("", "")
+    """Modules of base and raw around the first place where it makes a difference."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from padiff import LayerMap, assign_weight, auto_diff, check_dataloader
-from padiff.errors import NotAvailableError
 from tests.autodiff.conftest import Log
 from tests.autodiff.models import CHANNELS, GRID, IMAGE, JOINTS, TinyPosePaddle, TinyPoseTorch
 
@@ -256,8 +255,14 @@ def test_4_the_last_snippet_as_printed(log: Log) -> None:
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "both"])
-def test_4_single_step_itself_is_not_there_yet(phase: str) -> None:
+def test_4_single_step(phase: str, log: Log) -> None:
     paddle_model, torch_model, layer_map = prepared()
+    log()
     options = {"atol": 0.0, "rtol": 1e-5, "single_step": True, "diff_phase": phase}
-    with pytest.raises(NotAvailableError, match="single_step=True is not in this version yet"):
-        auto_diff(paddle_model, torch_model, one_input(), auto_weights=False, layer_map=layer_map, options=options)
+    call = {"auto_weights": False, "layer_map": layer_map, "options": options}
+    assert auto_diff(paddle_model, torch_model, one_input(), **call) is True
+    lines = log()
+    assert "  single_step: `True`" in lines
+    assert any("forward stage compared" in line for line in lines) is (phase != "backward")
+    assert any("backward stage compared" in line for line in lines) is (phase != "forward")
+    assert lines[-1] == "SUCCESS !!!"

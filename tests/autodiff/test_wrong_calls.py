@@ -271,12 +271,6 @@ CASES: dict[str, tuple[Callable[[], Any], type[PadiffError], list[str]]] = {
         ["compare_mode is 'max'"],
     ),
     # --- what a later version brings
-    "single_step": (call(single_step=True), NotAvailableError, ["single_step=True is not in this version yet"]),
-    "single_step among options": (
-        call(options={"single_step": True, "diff_phase": "backward"}),
-        NotAvailableError,
-        ["single_step=True is not in this version yet"],
-    ),
     "create_model": (lambda: padiff.create_model(SimpleModule()), NotAvailableError, ["create_model is not in this"]),
     "set_dump_root_path": (lambda: padiff.set_dump_root_path("a"), NotAvailableError, ["set_dump_root_path"]),
     "get_dump_root_path": (lambda: padiff.get_dump_root_path(), NotAvailableError, ["get_dump_root_path"]),

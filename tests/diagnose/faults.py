@@ -44,10 +44,11 @@ def scene(fields: dict[str, Any], rng: Rng) -> Scene:
         values = np.asarray(made[side])
         if values.dtype == np.float64:
             made[side] = (values * (1 + 6e-8 * rng.normal(size=values.shape))).astype(np.float32)
-    for name in ("given", "around", "base_weights", "raw_weights", "gradients"):
+    for name in ("given", "around", "handed", "base_weights", "raw_weights", "inner_weights", "gradients"):
         made[name] = {k: _single(v) for k, v in made.get(name, {}).items()}
-    for name in ("before", "gradient"):
+    for name in ("before", "gradient", "start"):
         made[name] = _single(made[name]) if made.get(name) is not None else None
+    made["history"] = tuple(_single(values) for values in made.get("history", ()))
     return Scene(**({"agrees": agrees} | made))
 
 
@@ -591,6 +592,129 @@ def attention_groups(rng: Rng) -> dict[str, Any]:
         lambda q, k, v: attend(q, np.tile(k, (1, 2, 1, 1)), np.tile(v, (1, 2, 1, 1))),
         kv_heads=2,
     )
+
+
+@fault("scale")
+def attention_any_scale(rng: Rng) -> dict[str, Any]:
+    scale = 16**-0.5 * float(rng.uniform(0.3, 3.0))
+    return _attention(rng, attend, lambda q, k, v: attend(q, k, v, scale=scale))
+
+
+@fault("softmax axis")
+def attention_softmax_axis(rng: Rng) -> dict[str, Any]:
+    def turned(q: Any, k: Any, v: Any) -> Any:
+        return softmax(q @ k.swapaxes(-1, -2) / 4, -2) @ v
+
+    return _attention(rng, lambda q, k, v: attend(q, k, v, None), turned)
+
+
+@fault("mask")
+def attention_filled_with_zero(rng: Rng) -> dict[str, Any]:
+    def filled(q: Any, k: Any, v: Any) -> Any:
+        row, column = np.indices((12, 12))
+        return softmax(np.where(column > row, 0.0, q @ k.swapaxes(-1, -2) / 4)) @ v
+
+    return _attention(rng, attend, filled)
+
+
+@fault("mask")
+def attention_looks_besides(rng: Rng) -> dict[str, Any]:
+    """At what is left out, with scores of its own."""
+
+    def other(q: Any, k: Any, v: Any) -> Any:
+        row, column = np.indices((12, 12))
+        return softmax(np.where(column > row, rng.normal(size=(2, 4, 12, 12)), q @ k.swapaxes(-1, -2) / 4)) @ v
+
+    return _attention(rng, attend, other)
+
+
+@fault("mask off by one")
+def attention_one_more(rng: Rng) -> dict[str, Any]:
+    """The first position that is left out, with a score of its own."""
+
+    def other(q: Any, k: Any, v: Any) -> Any:
+        row, column = np.indices((12, 12))
+        scores = np.where(column == row + 1, rng.normal(size=(2, 4, 12, 12)), q @ k.swapaxes(-1, -2) / 4)
+        return softmax(np.where(column > row + 1, -1e30, scores)) @ v
+
+    return _attention(rng, attend, other)
+
+
+@fault("mask")
+def attention_padding_ignored(rng: Rng) -> dict[str, Any]:
+    mask = np.zeros((2, 1, 1, 12))
+    mask[:, ..., -3:] = -1e9
+
+    def padded(q: Any, k: Any, v: Any) -> Any:
+        return softmax(q @ k.swapaxes(-1, -2) / 4 + mask) @ v
+
+    return _attention(rng, padded, lambda q, k, v: attend(q, k, v, None), given={"1": mask})
+
+
+@fault("scale")
+def attention_of_one_matrix(rng: Rng) -> dict[str, Any]:
+    """Query, key and value made at once: one after the other, or head by head."""
+    fields = _attention(rng, attend, lambda q, k, v: attend(q, k, v, scale=1.0))
+    parts = [fields["around"][name] for name in ("q_proj", "k_proj", "v_proj")]
+    if rng.random() < 0.5:
+        fused = np.concatenate(parts, -1)
+    else:
+        fused = np.stack([part.reshape(2, 12, 4, 16) for part in parts], 3).reshape(2, 12, -1)
+    return fields | {"around": {"attn.qkv": fused}}
+
+
+@fault("scale")
+def attention_as_one_module(rng: Rng) -> dict[str, Any]:
+    """All that is known are what it was given and its weights."""
+    x = rng.normal(size=(2, 12, 32))
+    inner, bias = rng.normal(size=(96, 32)) / 5, rng.normal(size=96) / 5
+    out, last = rng.normal(size=(32, 32)) / 5, rng.normal(size=32)
+
+    def made(scale: float) -> Any:
+        q, k, v = (t.reshape(2, 12, 4, 8).transpose(0, 2, 1, 3) for t in np.split(x @ inner.T + bias, 3, -1))
+        return attend(q, k, v, None, scale).transpose(0, 2, 1, 3).reshape(2, 12, 32) @ out.T + last
+
+    weights = {"in_proj_weight": inner, "in_proj_bias": bias}
+    return plus(
+        rng,
+        made(8**-0.5),
+        made(1.0),
+        given={"query": x, "key": x, "value": x},
+        base_weights=weights,
+        raw_weights=weights,
+        inner_weights={"out_proj.weight": out, "out_proj.bias": last},
+        base_settings={"num_heads": 4, "batch_first": True},
+        raw_settings={"num_heads": 4, "batch_first": True},
+    )
+
+
+@fault("nan")
+def nan_of_a_mask(rng: Rng) -> dict[str, Any]:
+    e = rng.normal(size=(2, 9, 8))
+    mask = np.where(np.triu(np.ones((9, 9)), 1) > 0, -np.inf, 0.0)
+    return {"expected": e, "found": np.where(np.arange(8) > -1, np.nan, e), "given": {"mask": mask}}
+
+
+@fault("left out")
+def module_left_out(rng: Rng) -> dict[str, Any]:
+    x, h = rng.normal(size=(2, 2, 12, 16))
+    y = np.tanh(h @ rng.normal(size=(16, 16)))
+    return plus(rng, x + y, x + h, given={"0": x}, around={"mlp": y}, handed={"mlp": h})
+
+
+@fault("head order")
+def weight_parts(rng: Rng) -> dict[str, Any]:
+    x, weight = rng.normal(size=(2, 12, 16)), rng.normal(size=(48, 16))
+    one, two, three = np.split(weight, 3)
+    other = np.concatenate([two, one, three])
+    weights = {"base_weights": {"weight": weight}, "raw_weights": {"weight": other}}
+    return plus(rng, x @ weight.T, x @ other.T, given={"0": x}, **weights)
+
+
+@fault("sign")
+def negated_before_bias(rng: Rng) -> dict[str, Any]:
+    y, bias = rng.normal(size=(2, 12, 16)), rng.normal(size=16)
+    return plus(rng, y + bias, bias - y, inner_weights={"dense.bias": bias})
 
 
 @fault("mask off by one")

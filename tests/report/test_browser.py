@@ -234,20 +234,20 @@ def test_ten_thousand_calls_scroll(page: Callable[..., Browser]) -> None:
     found.run("document.querySelector('#tree').focus()")
     found.choose("filter", "different")
     assert found.run("document.getElementById('tree').scrollHeight") > 5000 * 30
-    longest = found.run(
+    typical = found.run(
         """(async () => {
           const box = document.getElementById("tree");
-          let longest = 0;
+          const taken = [];
           for (let i = 0; i <= 40; i++) {
             const before = performance.now();
             box.scrollTop = (box.scrollHeight * i) / 40;
             await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-            longest = Math.max(longest, performance.now() - before);
+            taken.push(performance.now() - before);
           }
-          return longest;
+          return taken.sort((a, b) => a - b)[20];
         })()"""
     )
-    assert longest < 500  # a frame or two; generous, since the machine is shared
+    assert typical < 100  # a few frames; generous, since the machine may be busy
     assert found.run(f"{SHOWN}.length") < 60
     assert found.run(f"{SHOWN}.at(-1).innerText").startswith("head Linear")
     assert found.complaints == []

@@ -124,6 +124,64 @@ def test_saved_script_runs_without_padiff_and_is_read_back(tmp_path: Path) -> No
         plan.load("bad.py")
 
 
+def test_a_line_taken_out_of_a_script_is_not_filled() -> None:
+    base, raw = Separate(), Fused()
+    before = raw.qkv.bias.numpy().copy()
+    plan = padiff.plan_weights(base, raw, X)
+    plan.save("convert.py")
+    lines = Path("convert.py").read_text(encoding="utf-8").splitlines(keepends=True)
+    Path("short.py").write_text("".join(line for line in lines if "'qkv.bias'" not in line), encoding="utf-8")
+    plan.load("short.py")
+    assert {entry.path for entry in plan.entries} == {"qkv.weight", "proj.weight", "proj.bias"}
+    assert [str(one) for one in plan.unmatched] == ["raw qkv.bias (parameter): 'short.py' has no line for it"]
+    assert "without partner: raw qkv.bias" in str(plan)
+    plan.apply()
+    assert np.array_equal(raw.qkv.bias.numpy(), before)
+    assert np.array_equal(raw.qkv.weight.numpy()[:, :12], base.q_proj.weight.detach().numpy().T)
+
+
+def test_a_loaded_script_writes_no_buffer_that_raw_computes() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self, name: str, by: float) -> None:
+            super().__init__()
+            setattr(self, name, torch.nn.Linear(12, 12))
+            self.layer = name
+            self.register_buffer("angles", torch.arange(12.0) * by, persistent=False)
+
+        def forward(self, x: Any) -> Any:
+            return getattr(self, self.layer)(x) * self.angles
+
+    raw = Scaled("second", 2.0)
+    plan = padiff.plan_weights(Scaled("first", 1.0), raw, X)
+    plan.save("convert.py")
+    plan.load("convert.py").apply()
+    assert torch.equal(raw.angles, torch.arange(12.0) * 2.0)
+
+
+def test_a_function_that_returns_another_shape() -> None:
+    base, raw = Separate(), Fused()
+    before = raw.qkv.weight.numpy().copy()
+
+    def halved(arrays: Any) -> Any:
+        return arrays["out.bias"][:6]
+
+    def turned(arrays: Any) -> Any:
+        return np.concatenate([arrays[f"{part}_proj.weight"] for part in "qkv"])
+
+    cases = {"proj.bias": (halved, "[6]", "[12]"), "qkv.weight": (turned, "[36, 12]", "[12, 36]")}
+    for path, (function, given, wanted) in cases.items():
+        plan = padiff.plan_weights(base, raw, X, rules={path: function})
+        with pytest.raises(ArgumentError) as caught:
+            plan.apply()
+        said = f"rules: {function.__name__}, the rule for {path!r}, returned an array of shape {given}, expected"
+        assert str(caught.value).startswith(f"{said} an array of shape {wanted}")
+        assert np.array_equal(raw.qkv.weight.numpy(), before)
+    with pytest.raises(ArgumentError, match=r"the rule for 'proj\.bias', returned NoneType"):
+        padiff.plan_weights(base, raw, X, rules={"proj.bias": lambda arrays: None}).apply()
+    column = {"proj.bias": lambda arrays: arrays["out.bias"][:, None]}
+    assert padiff.compare(base, raw, X, rules=column).aligned
+
+
 def test_rules_override_entry_by_entry() -> None:
     base, raw = Separate(), Fused()
     swapped = padiff.concat(

@@ -67,6 +67,7 @@ def _formers(name: str, build: Callable[[bool], Models], convert: Converter, **m
     return Pair(f"{name}: transformers, paddleformers", build, convert, libraries, deep=True, **more)
 
 
+_HF_ATTENTION = r"(.*\.attention)\.(?:attention|self)\..*"
 _INDICES = r".*(relative_position_index|attn_mask)"
 
 TWINS = (
@@ -159,6 +160,25 @@ VISION = (
     _several("swin", "timm", "ppcls", vision.swin, vision.SWIN_TO_PPCLS, deep=True, own=_INDICES),
     _several("swin", "timm", "transformers", vision.swin, vision.SWIN_TO_HF, deep=True, own=_INDICES),
     _several("swin", "torchvision", "timm", vision.swin, vision.SWIN_FROM_TV, deep=True, own=_INDICES),
+    Pair(
+        "beit: timm, transformers",
+        vision.beit,
+        vision.BEIT_TO_HF,
+        ("timm", "transformers"),
+        deep=True,
+        whole=_HF_ATTENTION,
+        remark="timm's fused projection is a weight that no module is called for",
+    ),
+    Pair(
+        "swinv2: timm, transformers",
+        vision.swinv2,
+        vision.SWINV2_TO_HF,
+        ("timm", "transformers"),
+        deep=True,
+        own=_INDICES,
+        whole=_HF_ATTENTION,
+        remark="timm's fused projection is a weight that no module is called for",
+    ),
     _several("convnext", "timm", "ppcls", vision.convnext, vision.CONVNEXT_TO_PPCLS, deep=True),
     _several("convnext", "timm", "transformers", vision.convnext, vision.CONVNEXT_TO_HF, deep=True),
     _several("convnext", "torchvision", "timm", vision.convnext, vision.CONVNEXT_FROM_TV, deep=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -138,3 +139,41 @@ def test_really_different(different: Case, request: pytest.FixtureRequest) -> No
     assert not different.result.aligned
     assert different.result.divergence is not None
     assert different.result.divergence.raw_path == different.pair.really_different_at, str(different.result)
+
+
+def equal_layers(model: Any) -> list[tuple[str, str]]:
+    """Of each kind of block the first two leaves that nothing but their names tells apart, in one block."""
+    modules = dict(model.named_modules() if hasattr(model, "named_modules") else model.named_sublayers())
+    blocks: dict[object, list[str]] = defaultdict(list)
+    for path, module in modules.items():
+        own = [(name, tuple(tensor.shape)) for name, tensor in module._parameters.items() if tensor is not None]
+        numbers = tuple(re.findall(r"(?<![^.])\d+(?![^.])", path))
+        if own and numbers and not list(module.children()):
+            blocks[(numbers, type(module), tuple(sorted(own)))].append(path)
+    found: dict[object, tuple[str, str]] = {}
+    for paths in blocks.values():
+        if len(paths) > 1:
+            found[tuple(re.sub(r"\d+", "*", path) for path in paths[:2])] = (paths[0], paths[1])
+    return list(found.values())
+
+
+@pytest.mark.parametrize("pair", [pair for pair in EQUAL if pair.deep], ids=lambda pair: pair.name)
+def test_swapped(pair: Pair) -> None:
+    """Two equal layers of one block do each other's work: no weights are exchanged to make outputs match."""
+    for library in pair.libraries:
+        if reason := libraries.missing(library):
+            pytest.skip(reason)
+    for first, second in equal_layers(pair.build(True)[1]):
+        base, raw, inputs = pair.build(True)
+        modules = dict(raw.named_modules() if hasattr(raw, "named_modules") else raw.named_sublayers())
+        one, other = modules[first], modules[second]
+        one.forward, other.forward = other.forward, one.forward
+        result = padiff.compare(base, raw, inputs, phase="forward")
+        if not any(call.path == first for step in result.steps for call in step.raw.calls):
+            continue  # paddle's recurrent layers don't call their cells
+        assert not result.aligned, (first, second)
+        assert result.divergence is not None
+        place = result.divergence.raw_path
+        around = [path.startswith(f"{place}.") for path in (first, second)]
+        assert place in (first, second) or all(around), f"{place}: {first}, {second}"
+        assert re.search(r"\d", place), f"{place}: {first}, {second}"

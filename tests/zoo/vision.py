@@ -433,6 +433,122 @@ SWIN_TO_HF = chained(
         (r"mlp\.fc2", "output.dense"),
     ),
 )
+_PARTS_BESIDE = (
+    split(r"(.*)\.attn\.qkv\.(weight)", *(rf"\1.attn.{part}.\2" for part in ("query", "key", "value"))),
+    renaming((r"attn\.q_bias", "attn.query.bias"), (r"attn\.v_bias", "attn.value.bias"), dropped=r".*attn\.k_bias"),
+)
+"""timm keeps the biases of query and value beside the fused weight, and none of the key."""
+
+
+def beit(small: bool) -> Models:
+    seeded()
+    depth = 2 if small else 12
+    base = _timm().models.beit.Beit(
+        img_size=32,
+        patch_size=8,
+        embed_dim=24,
+        depth=depth,
+        num_heads=3,
+        num_classes=CLASSES,
+        init_values=0.1,
+        use_abs_pos_emb=False,
+        use_rel_pos_bias=True,
+    )
+    settings = _hf().BeitConfig(
+        image_size=32,
+        patch_size=8,
+        hidden_size=24,
+        num_hidden_layers=depth,
+        num_attention_heads=3,
+        intermediate_size=96,
+        num_labels=CLASSES,
+        layer_scale_init_value=0.1,
+        use_relative_position_bias=True,
+        use_mean_pooling=True,
+        layer_norm_eps=1e-6,
+        drop_path_rate=0.0,
+        attn_implementation="eager",
+    )
+    return _transformer(_tables(base), _hf().BeitForImageClassification(settings), 32)
+
+
+def _tables(model: Any) -> Any:
+    """Tables of position biases that begin as zeros: give them values."""
+    import torch
+
+    generator = torch.Generator().manual_seed(5)
+    for name, tensor in model.named_parameters():
+        if "table" in name or "cls_token" in name:
+            tensor.data.copy_(torch.randn(tensor.shape, generator=generator) * 0.2)
+    return model
+
+
+BEIT_TO_HF = chained(
+    *_PARTS_BESIDE,
+    renaming(
+        (r"^cls_token", "beit.embeddings.cls_token"),
+        (r"^patch_embed\.proj", "beit.embeddings.patch_embeddings.projection"),
+        (r"^blocks\.", "beit.encoder.layer."),
+        (r"gamma_", "lambda_"),
+        (r"norm1", "layernorm_before"),
+        (r"norm2", "layernorm_after"),
+        (r"attn\.proj", "attention.output.dense"),
+        (r"attn\.relative_position_bias_table", "attn.relative_position_bias.relative_position_bias_table"),
+        (r"attn\.", "attention.attention."),
+        (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc2", "output.dense"),
+        (r"^fc_norm", "beit.pooler.layernorm"),
+        (r"^head", "classifier"),
+        dropped=r".*relative_position_index",
+    ),
+)
+
+
+def swinv2(small: bool) -> Models:
+    seeded()
+    depths, heads = ([2, 2], [2, 4]) if small else ([2, 2, 6], [2, 4, 8])
+    image = 32 if small else 64
+    base = _timm().models.swin_transformer_v2.SwinTransformerV2(
+        img_size=image,
+        patch_size=2,
+        embed_dim=16,
+        depths=depths,
+        num_heads=heads,
+        window_size=4,
+        num_classes=CLASSES,
+        drop_path_rate=0.0,
+    )
+    settings = _hf().Swinv2Config(
+        image_size=image,
+        patch_size=2,
+        embed_dim=16,
+        depths=depths,
+        num_heads=heads,
+        window_size=4,
+        num_labels=CLASSES,
+        drop_path_rate=0.0,
+    )
+    return _transformer(base, _hf().Swinv2ForImageClassification(settings), image)
+
+
+SWINV2_TO_HF = chained(
+    *_PARTS_BESIDE,
+    renaming(
+        (r"^layers\.(\d)\.downsample", lambda m: f"layers.{int(m[1]) - 1}.downsample"),
+        (r"^layers", "swinv2.encoder.layers"),
+        (r"^patch_embed\.proj", "swinv2.embeddings.patch_embeddings.projection"),
+        (r"^patch_embed\.norm", "swinv2.embeddings.norm"),
+        (r"^norm", "swinv2.layernorm"),
+        (r"^head\.fc", "classifier"),
+        (r"norm1", "layernorm_before"),
+        (r"norm2", "layernorm_after"),
+        (r"cpb_mlp", "continuous_position_bias_mlp"),
+        (r"attn\.proj", "attention.output.dense"),
+        (r"attn\.", "attention.self."),
+        (r"mlp\.fc1", "intermediate.dense"),
+        (r"mlp\.fc2", "output.dense"),
+    ),
+)
 SWIN_FROM_TV = renaming(
     (r"^features\.0\.0", "patch_embed.proj"),
     (r"^features\.0\.2", "patch_embed.norm"),

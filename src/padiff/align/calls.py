@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from padiff.align.derived import Cut, Joined
@@ -29,6 +29,9 @@ class CallPairing:
         )
         self._hints = {} if twins else {r: b for r, b in self._base_of.items() if _bare(raw, r) and _bare(base, b)}
         self._base_of = {r: b for r, b in self._base_of.items() if r not in self._hints}
+        self._kin = _kin(base, raw, modules, self._base_of, base_calls)
+        self._kin_seen: dict[int, int] = {}
+        """Call of raw to how many calls of its kin came before it."""
         self._twins = twins
         self._order = list(base_calls)
         self._place = {call.index: place for place, call in enumerate(base_calls)}
@@ -55,7 +58,20 @@ class CallPairing:
         if raw.index in self._found:
             return self._found[raw.index]
         node = self._base_of.get(raw.node)
-        return None if node is None else self._base_calls.get((node, raw.occurrence))
+        if node is None:
+            return None
+        kin = self._kin.get(raw.node)
+        if kin is None:
+            return self._base_calls.get((node, raw.occurrence))
+        if raw.index not in self._kin_seen:
+            self._kin_seen[raw.index] = kin.seen
+            kin.seen += 1
+        place = self._kin_seen[raw.index]
+        return kin.calls[place] if place < len(kin.calls) else None
+
+    def grouped(self, raw: Call) -> bool:
+        """Whether a call is held against a group's, or a part of one: then both end at the same place."""
+        return raw.node in self._group_of
 
     def candidates(self, raw: Call) -> list[Call]:
         """For a leaf without tensors in models of different make: base's calls of such leaves since the last pair."""
@@ -151,6 +167,10 @@ class CallPairing:
         raw_of = {base: raw for raw, base in self._base_of.items()}
         counts = {"base": Counter(c.node for c in self._calls), "raw": Counter(c.node for c in raw_calls)}
         found: list[Unmatched] = []
+        shared = {
+            "base": {call.index for kin in self._kin.values() for call in kin.calls[: kin.seen]},
+            "raw": {i for i, place in self._kin_seen.items()},
+        }
         for side, other, calls, partner_of in (
             ("base", "raw", self._calls, raw_of),
             ("raw", "base", raw_calls, self._base_of),
@@ -159,7 +179,7 @@ class CallPairing:
             met = {call.index for call in self._found.values()} if side == "base" else set(self._found)
             for call in calls:
                 partner = partner_of.get(call.node)
-                if call.node in self._grouped[side] or call.index in met:
+                if call.node in self._grouped[side] or call.index in met or call.index in shared[side]:
                     continue
                 if partner is not None and call.occurrence < counts[other][partner]:
                     continue
@@ -187,6 +207,44 @@ class CallPairing:
         return found
 
 
+@dataclass
+class _Kin:
+    """Modules of which one stands for several on the other side: their calls pair in order."""
+
+    calls: list[Call]
+    """Of base."""
+    seen: int = 0
+    """How many calls of raw there have been."""
+
+
+def _kin(
+    base: ModuleTree, raw: ModuleTree, modules: ModulePairs, base_of: Mapping[int, int], calls: Sequence[Call]
+) -> dict[int, _Kin]:
+    """Raw node to its kin, for modules that one side has once under several paths and the other several times."""
+    first_base, first_raw = _first(base), _first(raw)
+    bases: dict[int, set[int]] = defaultdict(set)
+    raws: dict[int, set[int]] = defaultdict(set)
+    for base_index, raw_index in modules.pairs:
+        one, other = first_base[base.nodes[base_index].identity], first_raw[raw.nodes[raw_index].identity]
+        bases[other].add(one)
+        raws[one].add(other)
+    found: dict[int, _Kin] = {}
+    for node, partner in base_of.items():
+        if node in found or (len(bases[node]) <= 1 and len(raws[partner]) <= 1):
+            continue
+        kin = _Kin([call for call in calls if call.node in bases[node]])
+        found |= dict.fromkeys(raws[partner] & base_of.keys(), kin)
+    return found
+
+
+def _first(tree: ModuleTree) -> dict[int, int]:
+    """Identity of a module to the node of its first path."""
+    found: dict[int, int] = {}
+    for node in tree.nodes:
+        found.setdefault(node.identity, node.index)
+    return found
+
+
 def _bare(tree: ModuleTree, node: int) -> bool:
     """A leaf that holds no tensors."""
     found = tree.nodes[node]
@@ -208,12 +266,7 @@ def _times(count: int) -> str:
 
 def _by_identity(base: ModuleTree, raw: ModuleTree, modules: ModulePairs) -> dict[int, int]:
     """Raw node to base node, for the first path of each module: that is the one calls are recorded under."""
-    first_base: dict[int, int] = {}
-    for node in base.nodes:
-        first_base.setdefault(node.identity, node.index)
-    first_raw: dict[int, int] = {}
-    for node in raw.nodes:
-        first_raw.setdefault(node.identity, node.index)
+    first_base, first_raw = _first(base), _first(raw)
     found: dict[int, int] = {}
     for base_index, raw_index in modules.pairs:
         found.setdefault(first_raw[raw.nodes[raw_index].identity], first_base[base.nodes[base_index].identity])

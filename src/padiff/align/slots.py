@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from padiff.records import Slot
 
@@ -22,22 +23,40 @@ def pair_slots(
     names = {slot.name: slot for slot in raw}
     if len(base) == len(raw) and all(slot.name in names for slot in base):
         return [(slot, names[slot.name]) for slot in base], [], []
-    if len(base) == len(raw) and not loosely:
-        return list(zip(base, raw, strict=True)), [], []
     pairs: list[tuple[Slot, Slot]] = []
     left, right = list(base), list(raw)
+    if not loosely:
+        _take(pairs, left, right, _same_word)
+    if len(left) == len(right) and not pairs and not loosely:
+        return list(zip(left, right, strict=True)), [], []
     for same in (_name_and_shape, _shape):
-        for slot in list(left):
-            partner = next((other for other in right if same(slot, other)), None)
-            if partner is not None:
-                pairs.append((slot, partner))
-                left.remove(slot)
-                right.remove(partner)
-    for slot, other in [] if loosely else list(zip(list(left), list(right), strict=False)):
-        pairs.append((slot, other))
-        left.remove(slot)
-        right.remove(other)
+        _take(pairs, left, right, same)
+    if not loosely:
+        _take(pairs, left, right, _may_be)
     return pairs, left, right
+
+
+def _take(
+    pairs: list[tuple[Slot, Slot]], left: list[Slot], right: list[Slot], same: Callable[[Slot, Slot], bool]
+) -> None:
+    """Move what belongs together, each with the first that fits, from the two sides to the pairs."""
+    for slot in list(left):
+        partner = next((other for other in right if same(slot, other)), None)
+        if partner is not None:
+            pairs.append((slot, partner))
+            left.remove(slot)
+            right.remove(partner)
+
+
+def _same_word(base: Slot, raw: Slot) -> bool:
+    """One key of two dicts; a number is a position, and says less than a shape."""
+    return base.name == raw.name and bool(base.name) and not base.name.isdigit()
+
+
+def _may_be(base: Slot, raw: Slot) -> bool:
+    """Nothing speaks for the two but that they are left; two keys of dicts that hold unlike things speak against it."""
+    words = bool(base.name and raw.name) and not base.name.isdigit() and not raw.name.isdigit()
+    return not words or math.prod(base.value.shape) == math.prod(raw.value.shape)
 
 
 def _once(slots: Sequence[Slot]) -> list[Slot]:

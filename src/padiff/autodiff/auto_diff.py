@@ -72,9 +72,10 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         losses=pair_of_losses(losses),
         optimizers=pair_of_optimizers(optimizers, base, raw),
         steps=options.steps,
-        backward=options.diff_phase == "both",
+        backward=options.diff_phase != "forward",
         tolerance=options.tolerance,
         rules=layer_map.rules(base, raw, skip_parameterless=skip),
+        single_step=options.diff_phase if options.single_step else None,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
@@ -88,7 +89,7 @@ def _say_options(options: Options) -> None:
         "rtol": tolerance.rtol,
         "compare_mode": tolerance.mode,
         "diff_phase": options.diff_phase,
-        "single_step": False,
+        "single_step": options.single_step,
         "steps": options.steps,
         "auto_init": options.auto_init,
         "use_loss": options.loss_fns is not None,

@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from padiff.api import LATER, check_steps
+from padiff.api import check_steps
 from padiff.autodiff.roles import PLACES, take_models
-from padiff.errors import ArgumentError, NotAvailableError
+from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Tolerance
 
@@ -67,7 +67,8 @@ class Options:
     layer_map: Any
     auto_init: bool
     tolerance: Tolerance
-    diff_phase: str
+    diff_phase: Literal["forward", "backward", "both"]
+    single_step: bool
     steps: int
     notes: tuple[str, ...]
 
@@ -112,9 +113,7 @@ def _checked(
             raise ArgumentError(f"{name} is {values[name]!r}, expected True or False")
     if not isinstance(values["diff_phase"], str) or values["diff_phase"] not in PHASES:
         raise ArgumentError(f"diff_phase is {values['diff_phase']!r}, expected {', '.join(map(repr, PHASES))}")
-    if values["single_step"]:
-        raise NotAvailableError("single_step=True is not in this version yet", LATER)
-    if values["diff_phase"] == "backward":
+    if values["diff_phase"] == "backward" and not values["single_step"]:
         raise ArgumentError(
             "diff_phase is 'backward', which goes only with single_step=True; expected 'both' or 'forward'",
             'use diff_phase="both"',
@@ -140,7 +139,8 @@ def _checked(
         layer_map=values["layer_map"],
         auto_init=values["auto_init"],
         tolerance=read_tolerance(values["atol"], values["rtol"], values["compare_mode"]),
-        diff_phase=values["diff_phase"],
+        diff_phase=values["diff_phase"],  # type: ignore[arg-type]
+        single_step=values["single_step"],
         steps=steps,
         notes=tuple(notes),
     )

@@ -16,6 +16,8 @@ from padiff.records import Array
 
 _LARGEST = 1e30
 """Masks hold the largest number there is, which must not overflow."""
+_CONSTANTS = 3e-8
+"""In wide dtypes the steps are larger than rounding: constants and tables are kept in float32 more often than not."""
 _PERIOD = 65_521
 """Signs are drawn once and used over and over; a prime, so that they fall differently into every row."""
 
@@ -28,21 +30,33 @@ class Jitter:
         """None for the spacing of each tensor's own dtype."""
         self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
         self._offset = 0
+        self._made: dict[tuple[float, np.dtype[Any]], Array] = {}
+
+    def _factors(self, step: float, work: np.dtype[Any]) -> Array:
+        """One up or down for each of the next numbers, from another place of the signs each time."""
+        if (step, work) not in self._made:
+            once = 1.0 + step * self._signs
+            self._made[step, work] = np.concatenate((once, once)).astype(work)
+        self._offset = (self._offset + 7919) % _PERIOD
+        return self._made[step, work][self._offset : self._offset + _PERIOD]
+
+    def step_of(self, dtype: np.dtype[Any]) -> float:
+        """How far numbers of a dtype are moved, relative to themselves."""
+        return max(spacing_of(dtype), self._step or 0.0)
 
     def __call__(self, array: Array, step: float | None = None, *, trained: bool = False) -> Array:
         """The array with every finite number moved. Integers stay, and so does what holds whole numbers only, unless
         it is ``trained``: masks and counts are exact."""
-        own = _spacing(array.dtype)
+        own = spacing_of(array.dtype)
         if own == 0.0 or array.size == 0 or (not trained and _whole(array)):
             return np.array(array)
-        work = np.float64 if array.dtype.itemsize == 8 else np.float32
-        self._offset = (self._offset + 7919) % _PERIOD
-        factors = (1.0 + max(own, step or self._step or 0.0) * np.roll(self._signs, self._offset)).astype(work)
+        work = np.dtype(np.float64 if array.dtype.itemsize == 8 else np.float32)
+        factors = self._factors(max(own, step or self._step or 0.0), work)
         flat = np.ascontiguousarray(array).reshape(-1)
         moved = flat.astype(work) if flat.dtype != work else flat.copy()
-        for start in range(0, flat.size, _PERIOD):
-            block = moved[start : start + _PERIOD]
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            for start in range(0, flat.size, _PERIOD):
+                block = moved[start : start + _PERIOD]
                 np.multiply(block, factors[: block.size], out=block, where=np.abs(block) < _LARGEST)
         return moved.astype(array.dtype).reshape(array.shape)
 
@@ -92,8 +106,9 @@ def _whole(array: Array) -> bool:
     return True
 
 
-def _spacing(dtype: np.dtype[Any]) -> float:
+def spacing_of(dtype: np.dtype[Any]) -> float:
+    """The relative step that stands for rounding in a dtype; 0 where numbers are exact."""
     try:
-        return float(ml_dtypes.finfo(dtype).eps)
+        return max(float(ml_dtypes.finfo(dtype).eps), _CONSTANTS)
     except (ValueError, TypeError):
         return 0.0

@@ -23,8 +23,8 @@ from padiff.capture.state import (
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
-from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, StepTrace, Value
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import Array, Call, StepTrace, Value
 
 Loss = Callable[[Any], Any] | None
 
@@ -44,8 +44,9 @@ class Session:
         self.live = live
         self.side = side
         self.nodes = nodes
-        self.loss_outputs: int | None = None
-        """Of how many outputs the default loss is the mean; None for all. Set where the models return others."""
+        self.loss_outputs: frozenset[str] | None = None
+        """Places of the outputs that the default loss is the mean of; None for all. Set where the models return
+        others."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self._randomness: Any = None
@@ -135,6 +136,14 @@ class Session:
         assert self._statistics is not None
         return self._statistics.after_step(self._calls)
 
+    def buffers_before(self) -> dict[str, Array]:
+        """Every buffer as it was before the last step, where that may be asked to run again."""
+        live, node_of = self.live, self.live.node_of()
+        return {
+            join(live.tree.nodes[node_of[id(module)]].path, name): live.adapter.to_numpy(kept)
+            for module, name, _, kept in self._buffers_before
+        }
+
     def who(self) -> str:
         return f"{self.side} model {self.live.tree.name} ({self.live.adapter.name})"
 
@@ -219,7 +228,8 @@ class Step:
         if self._loss_fn is None:
             if not self._backward:
                 return None
-            outputs = floating(adapter, output)[: self._session.loss_outputs]
+            wanted = self._session.loss_outputs
+            outputs = [tensor for name, tensor in floating(adapter, output) if wanted is None or name in wanted]
             return adapter.mean_loss(outputs) if outputs else None
         with self._session.explained(self._step, "in the loss function"):
             loss = self._loss_fn(output)
@@ -238,10 +248,13 @@ class Step:
         return loss
 
 
-def floating(adapter: Adapter, output: Any) -> list[Any]:
-    """The floating tensors that a model returned, each once, however often it is returned."""
-    tensors = {id(tensor): tensor for _, tensor in adapter.flatten(output)}
-    return [tensor for tensor in tensors.values() if adapter.dtype(tensor).startswith(("float", "bfloat"))]
+def floating(adapter: Adapter, output: Any) -> list[tuple[str, Any]]:
+    """The floating tensors that a model returned with their places, each once, however often it is returned."""
+    found: dict[int, tuple[str, Any]] = {}
+    for name, tensor in adapter.flatten(output):
+        if adapter.dtype(tensor).startswith(("float", "bfloat")):
+            found.setdefault(id(tensor), (name, tensor))
+    return list(found.values())
 
 
 def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,6 +32,10 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
     called: dict[str, int] = {}
     calls: dict[int, int] = {}
     made: dict[int, int] = {}
+    ready: dict[int, int] = {}
+    times: Counter[int] = Counter()
+    seen: dict[tuple[int, int], int] = {}
+    kept: list[Any] = []  # while they are held, nobody else gets their memory
     node_of = live.node_of()
     clock = 0
 
@@ -44,7 +49,15 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
             read.setdefault(path, tick())
 
     def on_enter(module: Any, args: Any, kwargs: Any) -> None:
-        calls.setdefault(node_of[id(module)], tick())
+        node = node_of[id(module)]
+        times[node] += 1
+        if node not in calls:
+            given = [tensor for _, tensor in adapter.flatten((args, kwargs))]
+            kept.extend(given)
+            keys = [(adapter.storage(tensor), adapter.version(tensor)) for tensor in given]
+            calls[node] = now = tick()
+            if keys:
+                ready[node] = max(seen.setdefault(key, now) for key in keys)
         for path in owned.get(id(module), ()):
             called.setdefault(path, tick())
 
@@ -61,7 +74,12 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
         stack.enter_context(adapter.watch_reads(on_read))
         stack.enter_context(adapter.no_grad())
         output = call_model(live.model, arguments.args, dict(arguments.kwargs))
-        outputs = [adapter.to_numpy(adapter.clone(tensor)) for tensor in floating(adapter, output)]
+        outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
     tied = {path for same in paths.values() if len(same) > 1 for path in same}
     first = {path: rank for path, rank in read.items() if path not in tied or path not in called}
-    return Usage({**called, **first}, calls, made, tuple(outputs))
+    used = {**called, **first}
+    for same in paths.values():  # a layer may keep its tensors a second time where they are never called for
+        known = [used[path] for path in same if path in used]
+        for path in same if known else ():
+            used.setdefault(path, min(known))
+    return Usage(used, calls, made, ready, times, tuple(outputs))

@@ -10,7 +10,7 @@ import numpy as np
 
 from padiff.compare import words
 from padiff.compare.examine import Details, examine
-from padiff.compare.kinds import Kind, kind_of_pair
+from padiff.compare.kinds import DType, Kind, kind_of, kind_of_pair
 from padiff.compare.measure import Sums, lopsided_cosine, measure
 from padiff.compare.tolerance import allowed_error, rounding_bound, suggest
 from padiff.records import Array, Numbers, Outcome, Tolerance
@@ -43,13 +43,27 @@ def compare_arrays(base: Array, raw: Array, tolerance: Tolerance, *, detail: boo
         return Outcome("different", "shape", f"shapes differ: base {list(base.shape)}, raw {list(raw.shape)}")
     case = _Case(base, raw, kind_of_pair(base.dtype, raw.dtype), tolerance)
     with np.errstate(all="ignore"):
-        found = _other_dtype(case) if base.dtype != raw.dtype else _values(case, detail)
+        same = base.dtype == raw.dtype or (tolerance.narrow > 0 and _both_float(base.dtype, raw.dtype))
+        found = _values(case, detail) if same else _other_dtype(case)
+        if tolerance.narrow and found.verdict == "rounding" and _needs_narrow(case, found):
+            found = dataclasses.replace(found, verdict="precision", message=f"{found.message}; a narrower dtype's")
     return found if tolerance.predicted is None else dataclasses.replace(found, predicted=tolerance.predicted)
 
 
 def missing(message: str) -> Outcome:
     """The outcome where one side has no tensor, or not the structure of the other."""
     return Outcome("different", "structure", message)
+
+
+def _both_float(base: DType, raw: DType) -> bool:
+    return kind_of(base).family == kind_of(raw).family == "float"
+
+
+def _needs_narrow(case: _Case, found: Outcome) -> bool:
+    """Whether the error is more than base's own dtype explains."""
+    if found.numbers is None or found.allowed is None:
+        return False
+    return found.numbers.rmse > found.allowed * kind_of(case.base.dtype).eps / case.tolerance.narrow
 
 
 def _other_dtype(case: _Case) -> Outcome:

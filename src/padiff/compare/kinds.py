@@ -32,6 +32,8 @@ class Kind:
     """Relative distance of neighbouring values; 0 where values are exact."""
     step: float = 0.0
     """Smallest subnormal: below it rounding is absolute."""
+    tiny: float = 0.0
+    """Smallest normal value."""
     bits: int = 0
     """Bits that order the values, for ULP distances; 0 where these have no meaning."""
     signed: bool = True
@@ -45,7 +47,9 @@ def kind_of(dtype: DType) -> Kind:
     if dtype.kind == "c":
         wide = np.zeros((), np.result_type(dtype, np.complex128)).real.dtype
         info = np.finfo(dtype)
-        return Kind(dtype.name, "complex", wide, wide, float(info.eps), float(info.smallest_subnormal))
+        return Kind(
+            dtype.name, "complex", wide, wide, float(info.eps), float(info.smallest_subnormal), float(info.tiny)
+        )
     if _has_info(ml_dtypes.finfo, dtype):
         return _float_kind(dtype)
     if _has_info(ml_dtypes.iinfo, dtype):
@@ -65,12 +69,12 @@ def kind_of_pair(base: DType, raw: DType) -> Kind:
     families = {first.family, second.family}
     family: Family = "complex" if "complex" in families else "float" if "float" in families else "int"
     wide = np.result_type(first.wide, second.wide)
-    return Kind(coarse.name, family, wide, wide, coarse.eps, max(first.step, second.step))
+    return Kind(coarse.name, family, wide, wide, coarse.eps, max(first.step, second.step), max(first.tiny, second.tiny))
 
 
 def _float_kind(dtype: DType) -> Kind:
     info: Any = ml_dtypes.finfo(dtype)
-    rounding = float(info.eps), float(info.smallest_subnormal)
+    rounding = float(info.eps), float(info.smallest_subnormal), float(info.tiny)
     if dtype.itemsize > FLOAT64.itemsize:
         return Kind(dtype.name, "float", dtype, dtype, *rounding)
     quick = FLOAT64 if dtype == FLOAT64 else FLOAT32

@@ -38,7 +38,7 @@ def compare_arranged(
     nearest: tuple[Outcome, Array | None] | None = None
     for change, left, right in options:
         found = compare_arrays(left, right, tolerance)
-        stated = replace(found, message=f"{found.message}; {change}")
+        stated = replace(found, message=f"{found.message}; {change}", layout=change)
         fitting = left if left.shape == raw.shape else None
         if found.agrees:
             return stated, fitting

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
+
+import ml_dtypes
 
 from padiff.compare.kinds import Kind
 from padiff.errors import ArgumentError
-from padiff.records import Tolerance
+from padiff.records import Calibration, Tolerance
 
 AUTO_FACTORS: dict[str, float] = {
     "float64": 40000.0,
@@ -23,30 +26,36 @@ AUTO_FACTORS: dict[str, float] = {
 COARSE_FACTOR = 2.0
 """For the 8-bit floats and below, whose eps is already a good part of the value."""
 
-NOISE_FACTOR = 10.0
-"""How many times the measured noise is still rounding: another framework sums in another order."""
-
 FLOOR = 16.0
 """How many eps are allowed where base shows no noise at all: functions are approximated differently."""
 
 COARSE_FLOOR = 2.0
 """The same for dtypes of 16 bits and below, in which nothing is approximated but the result."""
 
-SUMS = 10.0
-"""How many times the floor a long sum may need: in whatever order, its terms are rounded on the way."""
+CONSTANTS = 5e-7
+"""Relative; for wide dtypes: constants (eps, tables of angles) are kept in float32 more often than not."""
+
+SUMS = 16.0
+"""How many times the floor sums and gradients may need: the terms of a long sum are rounded on the way, and what a
+saturated function sends back is the small difference of large numbers."""
 
 COARSE_EPS = 1e-4
 
-EXPECTED = '"auto", "exact", a pair (rtol, atol) or a padiff.Tolerance, with bounds that are finite and not negative'
+EXPECTED = (
+    '"auto", "exact", a pair (rtol, atol), a padiff.Calibration or a padiff.Tolerance, '
+    "with bounds that are finite and not negative"
+)
 
 
 def as_tolerance(value: object) -> Tolerance:
     """What the user wrote for ``tolerance``, as a Tolerance; raises ArgumentError for anything else."""
     if isinstance(value, Tolerance):
         found = value
-    elif value == "auto":
+    elif isinstance(value, str) and value == "auto":
         return Tolerance(mode="auto")
-    elif value == "exact":
+    elif isinstance(value, Calibration):
+        return _calibrated(value)
+    elif isinstance(value, str) and value == "exact":
         return Tolerance(rtol=0.0, atol=0.0, mode="strict")
     elif isinstance(value, (tuple, list)) and len(value) == 2:
         found = Tolerance(rtol=value[0], atol=value[1], mode="strict")
@@ -54,7 +63,15 @@ def as_tolerance(value: object) -> Tolerance:
         raise _refusal(value)
     if found.mode not in ("mean", "strict", "auto") or not (_is_bound(found.rtol) and _is_bound(found.atol)):
         raise _refusal(value)
-    return Tolerance(rtol=float(found.rtol), atol=float(found.atol), mode=found.mode)
+    return replace(found, rtol=float(found.rtol), atol=float(found.atol))
+
+
+def _calibrated(value: Calibration) -> Tolerance:
+    if not isinstance(value.runs, int) or isinstance(value.runs, bool) or value.runs < 1:
+        raise ArgumentError(f"tolerance: Calibration's runs is {value.runs!r}, expected a whole number of at least 1")
+    if not _is_bound(value.factor) or value.factor <= 0:
+        raise ArgumentError(f"tolerance: Calibration's factor is {value.factor!r}, expected a number above 0")
+    return Tolerance(mode="auto", factor=float(value.factor), runs=value.runs)
 
 
 def rounding_bound(kind: Kind, base_rms: float) -> float:
@@ -67,8 +84,20 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
     """For ``auto``: the root mean square error that is allowed, by measurement where there is one."""
     if tolerance.predicted is None:
         return rounding_bound(kind, base_rms) + tolerance.atol
-    floor = (FLOOR if kind.eps < COARSE_EPS else COARSE_FLOOR) * kind.eps * base_rms
-    return NOISE_FACTOR * tolerance.predicted + floor * (SUMS if tolerance.sums else 1.0) + kind.step + tolerance.atol
+    eps = max(kind.eps, tolerance.narrow) if kind.eps else 0.0
+    relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (SUMS if tolerance.sums else 1.0)
+    floor = max(relative, CONSTANTS if kind.eps else 0.0) * base_rms
+    return tolerance.factor * tolerance.predicted + floor + lost_below(kind) + tolerance.atol
+
+
+def spacing(dtype: str) -> float:
+    """The relative distance of neighbouring values of a floating dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def lost_below(kind: Kind) -> float:
+    """What is smaller may be lost without a trace: where exponents end, hardware may round to zero."""
+    return kind.tiny if kind.tiny < 1e-30 else 4 * kind.step
 
 
 def suggest(kind: Kind, tolerance: Tolerance, needed_rtol: float, needed_atol: float) -> Tolerance:

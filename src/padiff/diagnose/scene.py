@@ -31,10 +31,15 @@ class Scene:
     given: Mapping[str, Array] = field(default_factory=dict)
     """What base's module was given, by name; raw's was fed the same."""
     around: Mapping[str, Array] = field(default_factory=dict)
-    """For a module's own code: what its children had returned by then, by path, base's values."""
+    """For a module's own code: what its children had returned by then, by path, base's values; raw's where base has no
+    such child."""
+    handed: Mapping[str, Array] = field(default_factory=dict)
+    """What the children had been given first, by path: sums that no child returns."""
     base_weights: Mapping[str, Array] = field(default_factory=dict)
     raw_weights: Mapping[str, Array] = field(default_factory=dict)
     """The module's own parameters and buffers, by name, each in its own framework's layout."""
+    inner_weights: Mapping[str, Array] = field(default_factory=dict)
+    """Those of the modules inside raw's, by path below it and name, where these are few."""
     base_settings: Mapping[str, Any] = field(default_factory=dict)
     raw_settings: Mapping[str, Any] = field(default_factory=dict)
     agrees: Callable[[Array, Array], bool] = lambda base, raw: False
@@ -48,10 +53,16 @@ class Scene:
     """Name of a parameter or buffer (``weight``, ``running_var``), or of a slot."""
     gradients: Mapping[str, Array] = field(default_factory=dict)
     """Backward and gradient: gradients of what the module returned, which agree, by slot; base's values."""
+    unreached: tuple[str, ...] = ()
+    """Backward: modules inside to whose outputs base sends gradients and raw sends none, in the order of calls."""
     before: Array | None = None
     """Weight and buffer: what the tensor held before the step, on both sides."""
     gradient: Array | None = None
     """Weight: the parameter's gradient in that step, on both sides; settings are the optimizers' then."""
+    start: Array | None = None
+    """Weight: what the tensor held before the first step, where everything since is known."""
+    history: tuple[Array, ...] = ()
+    """Weight: the parameter's gradients in all steps since, the last included."""
     siblings: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     """Weights of other modules of base like this one, by path and name, in base's layout."""
     base_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from padiff.capture.held import Held
-from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
+from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
+from padiff.engine.drift import relative_steps
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, Noise, StepTrace, Value
+from padiff.records import Call, Noise, Slot, StepTrace, Value
+
+K = TypeVar("K")
+
+ROUNDED = 0.25
+"""What rounding loses of each term of a sum, in units of the last place."""
 
 
 class NoiseMeter:
@@ -40,21 +47,40 @@ class NoiseMeter:
         """Everything was read when it was seen."""
 
 
-def predict_noise(session: Session, base: StepTrace, arguments: Arguments, *, loss_fn: Loss) -> Noise | None:
+def predict_noise(
+    session: Session,
+    base: StepTrace,
+    arguments: Callable[[], Arguments],
+    *,
+    loss_fn: Loss,
+    step: float,
+    drift: Mapping[str, float],
+    runs: int = 1,
+) -> Noise | None:
     """Run the step again on shaken weights and inputs, and see how far everything moves; None where the model
-    refuses to run on them."""
+    refuses to run on them. ``step`` is the least relative step, beside the spacing of each dtype; ``drift`` how
+    far earlier steps have moved the parameters already."""
     try:
-        return _predicted(session, base, arguments, loss_fn)
+        found = [_predicted(session, base, arguments(), loss_fn, step, drift, seed) for seed in range(runs)]
+        return found[0] if runs == 1 else _widest(found)
     except Exception:  # the model's own: it ran through on what it was really given
         return None
 
 
-def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn: Loss) -> Noise:
-    jitter = Jitter()
+def _predicted(
+    session: Session,
+    base: StepTrace,
+    arguments: Arguments,
+    loss_fn: Loss,
+    step: float,
+    drift: Mapping[str, float],
+    seed: int,
+) -> Noise:
+    jitter = Jitter(step, seed)
     meter = NoiseMeter(base)
     live = session.live
     now = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
-    with session.again(), perturbed(live, jitter):
+    with session.again(), perturbed(live, jitter, relative_steps(session, drift)):
         shaken = session.run(
             base.step,
             perturbed_arguments(live, arguments, jitter),
@@ -64,21 +90,42 @@ def _predicted(session: Session, base: StepTrace, arguments: Arguments, loss_fn:
         )
         parameters = gaps(base.parameter_gradients, shaken.parameter_gradients)
         loss = None if base.loss is None or shaken.loss is None else gap(base.loss, shaken.loss)
-        loss = None if loss is None else max(loss, _spread(base, meter.tensors))
+        moved = meter.tensors
+        loss = None if loss is None else max(loss, spread(base, base.gradients, lambda slot: moved.get(slot.tensor)))
         after = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
     buffers = {path: rms_gap(now[path], after[path]) for path in now if path in after}
-    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss)
+    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss=loss)
 
 
-def _spread(base: StepTrace, noise: Mapping[int, float]) -> float:
+def _widest(found: Sequence[Noise]) -> Noise:
+    """For every tensor the furthest that any of several runs moved it."""
+    losses = [one.loss for one in found if one.loss is not None]
+    return Noise(
+        _furthest([one.tensors for one in found]),
+        _furthest([one.gradients for one in found]),
+        _furthest([one.parameters for one in found]),
+        _furthest([one.buffers for one in found]),
+        loss=max(losses) if losses else None,
+    )
+
+
+def _furthest(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:
+    return {key: max(run.get(key, math.inf) for run in runs) for key in runs[0]}
+
+
+def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slot], float | None]) -> float:
     """How far the outputs' noise moves the loss, as its gradient says: one number alone may move little by luck."""
     root = next((call for call in base.calls if call.parent < 0), None)
-    total = 0.0
+    total = summing = 0.0
     for slot in () if root is None else root.outputs:
-        gradient = base.gradients.get(slot.tensor)
-        if gradient is not None and math.isfinite(noise.get(slot.tensor, math.inf)):
-            total += (rms(gradient.numpy()) * noise[slot.tensor]) ** 2 * math.prod(gradient.shape)
-    return math.sqrt(total)
+        gradient, moved = gradients.get(slot.tensor), noise(slot)
+        if gradient is not None and moved is not None and math.isfinite(moved):
+            slope, count = rms(gradient.numpy()), math.prod(gradient.shape)
+            total += (slope * moved) ** 2 * count
+            if not slot.value.overwritten:
+                array = slot.value.numpy()
+                summing += ROUNDED * spacing_of(array.dtype) * slope * rms(array) * count
+    return math.sqrt(total) + summing
 
 
 def gap(base: Value, other: Value) -> float:

@@ -2,65 +2,165 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from padiff.capture.returned import returned
 from padiff.capture.session import Arguments
-from padiff.capture.state import preserved
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.engine.outputs import Named, paired_outputs
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Tolerance, WeightEntry, WeightPlan
+from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
 from padiff.weights import apply_plan
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
+Score = tuple[bool, float]
+SETTLED = 0.95
+_MOST_TRIED = 48
+_ROUNDS = 3
+_MOST_RUNS = 300
+"""However many choices there are, raw is not run more often."""
+_TIGHT = 2e-6
+"""An error that no other option could well undercut."""
 
 
 def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) -> WeightPlan:
-    """Run raw with the default of every choice; where outputs differ, try the other options, choice after choice.
+    """Run raw with the default of every choice; where outputs differ, try the other options.
 
-    Raw's own weights are put back afterwards: the plan is still to be carried out.
+    Where no options make the models' outputs match, something else is wrong. Then each choice is settled where it
+    first makes a difference, by what the modules around it return: else it would be taken for the difference. Raw's
+    own weights are put back afterwards: the plan is still to be carried out.
     """
     if not plan.choices or plan.problems:
         return plan
-    expected = _outputs(base, arguments()[0])
+    trial = _Trial(base, raw, arguments, plan)
     with _restored(raw):
-        error = _error(base, raw, arguments, plan, expected)
-        if error == 0:
-            return _confirmed(plan)
-        chosen = plan
-        for choice in plan.choices:
-            for label, entries in choice.options[1:]:
-                other = _with(chosen, entries, f"chosen because outputs match: {label}", 0.9)
-                found = _error(base, raw, arguments, other, expected)
-                if found < error:
-                    chosen, error = other, found
-            if error == 0:
-                return chosen
-    return _doubtful(plan)
+        found, where = _search(plan.choices, trial)
+    return _doubtful(_settled(plan, found, where), where)
 
 
-def _error(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: list[Array]) -> float:
-    """How far raw's outputs are from base's under a plan; 0 when they agree."""
-    apply_plan(base, raw, plan)
-    found = _outputs(raw, arguments()[1])
-    outcomes = [
-        compare_in_any_layout(a, b, Tolerance(mode="auto"), loosely=True) for a, b in zip(expected, found, strict=False)
-    ]
-    if outcomes and all(outcome.agrees for outcome in outcomes):
-        return 0.0
+def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The option of each choice, and by what it was settled, for those that were."""
+    by_outputs = dict.fromkeys(range(len(choices)), "outputs")
+    if math.prod(len(choice.options) for choice in choices) <= _MOST_TRIED:
+        found = _best(choices, trial.of_outputs)
+        return (found, by_outputs) if found is not None else _place_by_place(choices, trial)
+    default = (0,) * len(choices)
+    if trial.of_outputs(default)[0]:
+        return default, by_outputs
+    chosen, where = _place_by_place(choices, trial)
+    found = chosen if trial.of_outputs(chosen)[0] else _best(choices, trial.of_outputs)
+    return (found, by_outputs) if found is not None else (chosen, where)
+
+
+class _Trial:
+    """Runs raw with chosen options, and says how far it is from base: (whether all agree, relative error)."""
+
+    def __init__(self, base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) -> None:
+        self._base, self._raw, self._arguments, self._plan = base, raw, arguments, plan
+        places = {choice.place for choice in plan.choices}
+        self._watched = (tuple({one for one, _ in places}), tuple({other for _, other in places}))
+        self._left = _MOST_RUNS
+        self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
+
+    def of_outputs(self, chosen: Sequence[int]) -> Score:
+        outputs, _ = self._run(chosen)
+        return _score([(one, other) for (_, one), (_, other) in paired_outputs(self._expected, outputs)])
+
+    def at(self, place: tuple[str, str], chosen: Sequence[int]) -> Score:
+        """The same for what the modules around a place return."""
+        _, made = self._run(chosen)
+        one, other = self._expected_at.get(place[0]), made.get(place[1])
+        return _score([(one, other)] if one is not None and other is not None else [])
+
+    def _run(self, chosen: Sequence[int]) -> tuple[list[Named], dict[str, Array]]:
+        self._left -= 1
+        if self._left < 0:
+            return [], {}
+        apply_plan(self._base, self._raw, _with(self._plan, chosen))
+        return returned(self._raw, self._arguments()[1], self._watched[1])
+
+
+def _score(pairs: Sequence[tuple[Array, Array]]) -> Score:
+    outcomes = [compare_in_any_layout(one, other, Tolerance(mode="auto"), loosely=True) for one, other in pairs]
     sizes = [one.numbers.rmse / (one.numbers.base_rms or 1.0) for one in outcomes if one.numbers is not None]
-    return max(sizes, default=math.inf)
+    agree = bool(outcomes) and all(outcome.agrees for outcome in outcomes)
+    return agree, max(sizes, default=0.0 if agree else math.inf)
 
 
-def _outputs(live: LiveTree, arguments: Arguments) -> list[Array]:
-    adapter = live.adapter
-    with preserved(live, buffers=True), adapter.no_grad():
-        output = live.model(*arguments.args, **arguments.kwargs)
-        floating = [t for _, t in adapter.flatten(output) if adapter.dtype(t).startswith(("float", "bfloat"))]
-        return [adapter.to_numpy(adapter.clone(tensor)) for tensor in floating]
+def _best(choices: Sequence[Choice], score: Callable[[Sequence[int]], Score]) -> tuple[int, ...] | None:
+    """The options, one per choice, that make outputs match, and best of all; None when none do.
+
+    All combinations are tried where they are few, else choice after choice, keeping what brings outputs nearer.
+    """
+    counts = [len(choice.options) for choice in choices]
+    search = _Search(score, (0,) * len(counts))
+    if math.prod(counts) <= _MOST_TRIED:
+        for other in sorted(itertools.product(*map(range, counts)), key=lambda one: sum(map(bool, one)))[1:]:
+            search.look_at(other)
+    else:
+        for _ in range(_ROUNDS):
+            before = search.chosen
+            for place, option in ((place, option) for place, count in enumerate(counts) for option in range(count)):
+                search.look_at((*search.chosen[:place], option, *search.chosen[place + 1 :]))
+            if search.chosen == before:
+                break
+    return search.chosen if search.agrees else None
+
+
+class _Search:
+    """The best options so far; once they can't well be undercut, nothing more is tried."""
+
+    def __init__(self, score: Callable[[Sequence[int]], Score], first: tuple[int, ...]) -> None:
+        self._score, self.chosen = score, first
+        self.agrees, self._least = score(first)
+
+    def look_at(self, other: tuple[int, ...]) -> None:
+        if other == self.chosen or (self.agrees and self._least <= _TIGHT):
+            return
+        agrees, error = self._score(other)
+        if (not agrees, error) < (not self.agrees, self._least):
+            self.chosen, self.agrees, self._least = other, agrees, error
+
+
+def _place_by_place(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Options that make what is returned around their first place match, and by number of the choice where that is."""
+    chosen = [0] * len(choices)
+    where: dict[int, str] = {}
+    places: dict[tuple[str, str], list[int]] = {}
+    for number, choice in enumerate(choices):
+        if "" not in choice.place:
+            places.setdefault(choice.place, []).append(number)
+    for _ in range(len(places)):
+        before = len(where)
+        for place, numbers in places.items():
+            if numbers[0] not in where:
+                open_here = [choices[number] for number in numbers]
+                found = _best(open_here, partial(_score_at, trial, place, tuple(chosen), numbers))
+                if found is not None:
+                    chosen = _put(chosen, numbers, found)
+                    where |= dict.fromkeys(numbers, f"outputs of {place[1]}")
+        if len(where) == before:
+            break
+    return tuple(chosen), where
+
+
+def _score_at(
+    trial: _Trial, place: tuple[str, str], chosen: Sequence[int], numbers: Sequence[int], options: Sequence[int]
+) -> Score:
+    return trial.at(place, _put(chosen, numbers, options))
+
+
+def _put(chosen: Sequence[int], numbers: Sequence[int], options: Sequence[int]) -> list[int]:
+    found = list(chosen)
+    for number, option in zip(numbers, options, strict=True):
+        found[number] = option
+    return found
 
 
 @contextmanager
@@ -75,29 +175,42 @@ def _put_back(live: LiveTree, tensor: Any, value: Any) -> None:
     live.adapter.assign(tensor, live.adapter.to_numpy(value))
 
 
-def _with(plan: WeightPlan, entries: tuple[WeightEntry, ...], evidence: str, confidence: float) -> WeightPlan:
-    changed = {entry.path: replace(entry, evidence=evidence, confidence=confidence) for entry in entries}
-    return replace(plan, entries=tuple(changed.get(entry.path, entry) for entry in plan.entries))
+def _with(plan: WeightPlan, chosen: Sequence[int]) -> WeightPlan:
+    """The plan with the chosen options' entries; where two choices are about one tensor, the later one's."""
+    changed: dict[str, WeightEntry] = {}
+    for choice, option in zip(plan.choices, chosen, strict=True):
+        if option:
+            changed |= {entry.path: entry for entry in choice.options[option][1]}
+    entries = tuple(changed.get(entry.path, entry) for entry in plan.entries)
+    choices = tuple(replace(one, chosen=option) for one, option in zip(plan.choices, chosen, strict=True))
+    return replace(plan, entries=entries, choices=choices)
 
 
-def _confirmed(plan: WeightPlan) -> WeightPlan:
-    """Outputs match with the defaults."""
-    paths = {entry.path for choice in plan.choices for entry in choice.options[0][1]}
-    entries = tuple(
-        replace(entry, confidence=max(entry.confidence, 0.95), evidence=f"{entry.evidence}, outputs match")
-        if entry.path in paths
-        else entry
-        for entry in plan.entries
-    )
-    return replace(plan, entries=entries)
+def _settled(plan: WeightPlan, chosen: Sequence[int], where: Mapping[int, str]) -> WeightPlan:
+    """What was open and has been settled says so, and by what."""
+    plan = _with(plan, chosen)
+    said: dict[str, tuple[str, bool]] = {}
+    for number, choice in enumerate(plan.choices):
+        if number in where:
+            match = f"chosen because {where[number]} match: {choice.options[choice.chosen][0]}"
+            said |= {entry.path: (match, bool(choice.chosen)) for entry in choice.options[0][1]}
+    entries = []
+    for entry in plan.entries:
+        if entry.path in said:
+            match, changed = said[entry.path]
+            evidence = match if changed else f"{entry.evidence}, {match}"
+            entry = replace(entry, evidence=evidence, confidence=max(entry.confidence, SETTLED), alternatives=())
+        entries.append(entry)
+    return replace(plan, entries=tuple(entries))
 
 
-def _doubtful(plan: WeightPlan) -> WeightPlan:
+def _doubtful(plan: WeightPlan, settled: Mapping[int, str]) -> WeightPlan:
     """No option makes outputs match: the default stays, marked, with what else it could have been."""
     others: dict[str, tuple[str, ...]] = {}
-    for choice in plan.choices:
-        labels = tuple(label for label, _ in choice.options[1:])
-        others |= {entry.path: labels for entry in choice.options[0][1]}
+    for number, choice in enumerate(plan.choices):
+        if number not in settled:
+            labels = tuple(label for label, _ in choice.options[1:])
+            others |= {entry.path: entry.alternatives or labels for entry in choice.options[0][1]}
     entries = tuple(
         replace(entry, confidence=min(entry.confidence, 0.6), alternatives=others[entry.path])
         if entry.path in others

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from padiff.engine.inputs import Fresh
 from padiff.frameworks.tree import LiveTree
@@ -35,3 +35,5 @@ class Job:
     weight_rules: Mapping[str, Rule] = field(default_factory=dict)
     """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
+    single_step: Literal["forward", "backward", "both"] | None = None
+    """Whether every call of raw is fed what base's was fed, and which phases are compared then."""

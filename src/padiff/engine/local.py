@@ -19,12 +19,14 @@ from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
+from padiff.compare.measure import rms_gap
 from padiff.engine.partners import Partners
 from padiff.records import (
     Array,
     Call,
     Comparison,
     Fault,
+    ModuleNode,
     ModuleTree,
     Outcome,
     Phase,
@@ -34,6 +36,8 @@ from padiff.records import (
     Tolerance,
     Value,
 )
+
+SAME = Outcome("equal", None, "equal")
 
 MASKED = -5000.0
 """What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
@@ -150,11 +154,14 @@ class Other:
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]
         unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
-        return not self._pairing.alike and (node.layer is None or unfinished)
+        return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
 
     def begins_elsewhere(self, base: Call, raw: Call) -> bool:
-        node = self._tree.nodes[base.node]
-        return not self._pairing.alike and node.layer is None and bool(node.children) and raw.parent >= 0
+        return not self._pairing.alike and self._holds(self._tree.nodes[base.node]) and raw.parent >= 0
+
+    def _holds(self, node: ModuleNode) -> bool:
+        """Whether it is there for the modules in it, and not a layer of its own."""
+        return bool(node.children) and not node.atomic
 
 
 class Excuse(NamedTuple):
@@ -348,13 +355,15 @@ class LocalRun:
         if self._look is not None:
             self._look(phase, role, call.index, other.name or one.name, other.value)
         expected, found = one.value.numpy(), other.value.numpy()
+        if self._change is not None:  # base beside itself: how far things move is all that is asked
+            moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
+            self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
+            return SAME, expected if expected.shape == found.shape else None
         if role == "input" and phase == "forward":
             expected = _masked_alike(expected, found)
         outcome, arranged = compare_arranged(
             expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
-        if outcome.numbers is not None:
-            self.gaps[key] = max(self.gaps.get(key, 0.0), outcome.numbers.rmse)
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
@@ -389,7 +398,9 @@ class LocalRun:
         phase, role, index, tensor = key
         found = [self._reference.noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
         known = [noise for noise in found if noise is not None and math.isfinite(noise)]
-        return replace(self._tolerance, predicted=max(known)) if known else self._tolerance
+        if not known:
+            return self._tolerance
+        return replace(self._tolerance, predicted=max(known), sums=phase == "backward")
 
     def _accuse(
         self,

@@ -8,12 +8,24 @@ from padiff.align import CallPairing
 from padiff.capture.feeding import Witness
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
-from padiff.engine.calibrate import gaps, set_apart
+from padiff.compare.measure import rms
+from padiff.engine.calibrate import gap, gaps, set_apart, spread
 from padiff.engine.job import Job
 from padiff.engine.local import Itself, LocalRun, Other, Reference
 from padiff.engine.scenes import Scenes, run_again
 from padiff.engine.state import State
-from padiff.records import Call, Comparison, Fault, ModulePairs, Noise, StepTrace, Tolerance, WeightPlan
+from padiff.records import (
+    Call,
+    Comparison,
+    Fault,
+    ModulePairs,
+    Noise,
+    Slot,
+    StepTrace,
+    Tolerance,
+    Unmatched,
+    WeightPlan,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,8 @@ class Located:
     state: tuple[Comparison, ...]
     """The loss and the gradients of parameters, computed from base's tensors."""
     pairs: tuple[tuple[Call, Call], ...]
+    unmatched: tuple[Unmatched, ...]
+    alike: bool
     scenes: Scenes
 
 
@@ -89,7 +103,15 @@ def localise(
         base,
         run_again(job, raw, reference, pairing, beside, step),
     )
-    return Located(tuple(faults), tuple(run.comparisons), tuple(judged), tuple(run.pairs), scenes)
+    return Located(
+        tuple(faults),
+        tuple(run.comparisons),
+        tuple(judged),
+        tuple(run.pairs),
+        pairing.unmatched(found.calls),
+        pairing.alike,
+        scenes,
+    )
 
 
 def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
@@ -111,7 +133,7 @@ def _shaken(
     job: Job, base: Session, reference: Reference, step: int, *, backward: bool
 ) -> tuple[Reference, Noise | None]:
     """How far rounding moves what each call adds."""
-    jitter = Jitter()
+    jitter = Jitter(job.tolerance.narrow)
     run = LocalRun(reference, Itself(reference.trace), Tolerance(mode="auto"), backward=backward, change=jitter)
     try:
         with perturbed(base.live, jitter):
@@ -120,7 +142,18 @@ def _shaken(
         return reference, None
     trace = reference.trace
     parameters = gaps(trace.parameter_gradients, shaken.parameter_gradients)
-    return replace(reference, noise=run.gaps), Noise(parameters=parameters)
+    loss = None
+    if trace.loss is not None and shaken.loss is not None:
+        loss = max(gap(trace.loss, shaken.loss), spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot)))
+    return replace(reference, noise=run.gaps), Noise(parameters=parameters, loss=loss)
+
+
+def _moved(jitter: Jitter, slot: Slot) -> float | None:
+    """How far shaking moves a tensor."""
+    if slot.value.overwritten:
+        return None
+    array = slot.value.numpy()
+    return jitter.step_of(array.dtype) * rms(array)
 
 
 def _fed(session: Session, step: int, job: Job, side: int, run: LocalRun, *, backward: bool) -> StepTrace:

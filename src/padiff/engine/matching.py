@@ -10,6 +10,7 @@ from padiff.capture.usage import first_use
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.decide import decide
 from padiff.engine.job import Job
+from padiff.engine.outputs import Places, paired_outputs, places_in_common
 from padiff.errors import ArgumentError
 from padiff.records import (
     Anchors,
@@ -18,10 +19,12 @@ from padiff.records import (
     Usage,
     WeightEntry,
     WeightPlan,
+    WeightProblem,
 )
 from padiff.weights import plan_by_use, plan_weights
 from padiff.weights.rules import entries_of
 from padiff.weights.special import special_kinds
+from padiff.weights.words import words_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Matching:
     plan: WeightPlan
     anchors: Anchors | None = None
     """None where names and order of definition are evidence enough."""
-    outputs: int | None = None
-    """How many outputs both models have, where one has more."""
+    outputs: tuple[Places, Places] = (None, None)
+    """The outputs of base and raw that correspond, where the models return others besides."""
 
 
 def match(job: Job, *, run: bool) -> Matching:
@@ -47,29 +50,52 @@ def _match(job: Job, *, run: bool) -> Matching:
     """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
     rules = replace(job.rules, skip_parameterless=False, alike=alike(job))  # the first is about calls
     pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
-    plan = plan_weights(job.base, job.raw, pairs, job.special)
+    plan = plan_weights(job.base, job.raw, pairs, job.special, lossy=bool(job.tolerance.narrow))
     told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
     if plan.special or (not plan.problems and (told or _same_names(plan))):
         return Matching(plan)
     uses = [Usage(), Usage()]
     if run:
         uses = _uses(job)
-    other, anchors = plan_by_use(
-        job.base, job.raw, uses[0], uses[1], (rules.base_skip, rules.raw_skip), values=_equal_already(uses)
+    found = plan_by_use(
+        job.base,
+        job.raw,
+        uses[0],
+        uses[1],
+        (rules.base_skip, rules.raw_skip),
+        values=_equal_already(uses),
+        lossy=bool(job.tolerance.narrow),
     )
-    if other.problems or (not uses[1].tensors and (not plan.problems or not _told(other))):
-        return Matching(plan)
+    other = found.plan
+    if plan.problems and other.problems and uses[1].tensors and not _of_one_name(plan.problems[0]):
+        return Matching(other)
+    if other.problems or (not uses[1].tensors and not _told(other)):
+        return Matching(plan if plan.problems else _doubted(plan, other))
     if uses[1].tensors:
         other = decide(job.base, job.raw, job.arguments, other)
-        anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
-    counts = {len(use.outputs) for use in uses if use.outputs}
-    return Matching(other, anchors, min(counts) if len(counts) > 1 else None)
+    anchors = found.anchors(other)
+    anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
+    return Matching(other, anchors, places_in_common(uses[0].outputs, uses[1].outputs))
+
+
+def _doubted(plan: WeightPlan, other: WeightPlan) -> WeightPlan:
+    """A plan at rest, with what names don't settle marked, and what else it could have been."""
+    open_sets = {e.path: {e.sources[0].path, *e.alternatives} for e in other.entries if e.alternatives}
+    entries = []
+    for entry in plan.entries:
+        source = entry.sources[0].path
+        if source in open_sets.get(entry.path, ()):
+            others = tuple(path for path in sorted(open_sets[entry.path]) if path != source)
+            entry = replace(entry, confidence=min(entry.confidence, 0.6), alternatives=others)
+        entries.append(entry)
+    return replace(plan, entries=tuple(entries))
 
 
 def _equal_already(uses: Sequence[Usage]) -> bool:
     """Both models return the same as they are: only then do equal values mean equal weights, not equal seeds."""
-    pairs = list(zip(uses[0].outputs, uses[1].outputs, strict=False))
-    return bool(pairs) and all(compare_in_any_layout(one, other, Tolerance(mode="auto")).agrees for one, other in pairs)
+    pairs = paired_outputs(uses[0].outputs, uses[1].outputs)
+    auto = Tolerance(mode="auto")
+    return bool(pairs) and all(compare_in_any_layout(one, other, auto).agrees for (_, one), (_, other) in pairs)
 
 
 def _with_heads(job: Job, group: Group, plan: WeightPlan) -> Group:
@@ -115,6 +141,11 @@ def _told(plan: WeightPlan) -> bool:
     """Without a run only a plan that leaves nothing over and guesses nothing is better than saying what is wrong."""
     left = any(one.side == "base" and one.kind == "parameter" for one in plan.unmatched)
     return not left and all(entry.confidence >= 0.9 for entry in plan.entries)
+
+
+def _of_one_name(problem: WeightProblem) -> bool:
+    """It holds a tensor against the one of the same name: nothing says more precisely what is wrong."""
+    return bool(problem.base_path) and words_of(problem.base_path) == words_of(problem.raw_path)
 
 
 def alike(job: Job) -> frozenset[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,23 @@ class Plan:
         write_script(Path(path), self.entries, f"{base.name} ({base.framework})", f"{raw.name} ({raw.framework})")
 
     def load(self, path: str | Path) -> Plan:
-        """Take the entries of a saved script, as somebody may have edited it, in the place of this plan's."""
-        return self._with(read_script(Path(path)))
+        """Take the entries of a saved script, as somebody may have edited it, in the place of this plan's.
+
+        What the script has no line for is not filled.
+        """
+        known = {entry.path: entry for entry in self.entries}
+        given = read_script(Path(path))
+        entries = [replace(e, written=known[e.path].written) if e.path in known else e for e in given]
+        self._with(entries)
+        plan = self.weight_plan
+        tensors = self._job.raw.tensors()
+        filled = {id(tensors[entry.path]) for entry in entries}
+        kept = [entry for entry in plan.entries if id(tensors[entry.path]) in filled]
+        left = [entry for entry in plan.entries if id(tensors[entry.path]) not in filled]
+        unmatched = [Unmatched("raw", entry.path, entry.role, f"{str(path)!r} has no line for it") for entry in left]
+        changed = replace(plan, entries=tuple(kept), unmatched=(*plan.unmatched, *unmatched))
+        self._matching = replace(self._matching, plan=changed)
+        return self
 
     def _with(self, entries: Sequence[WeightEntry]) -> Plan:
         self._matching = override(self._job, self._matching, entries)

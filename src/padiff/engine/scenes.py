@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from padiff.align import CallPairing
 from padiff.capture.session import Session
+from padiff.compare.arrays import compare_arrays
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
@@ -21,6 +23,10 @@ from padiff.records import Array, Call, Comparison, Fault, Slot, StepTrace, Tole
 from padiff.weights import build
 
 MOST_SIBLINGS = 8
+MOST_INSIDE = 24
+"""Calls inside a module whose tensors are looked at."""
+MOST_INNER = 8
+"""Modules inside one whose weights are looked at."""
 
 
 class Reached(BaseException):
@@ -47,17 +53,28 @@ class Scenes:
         """The scene of a call at fault."""
         if fault.expected is None or fault.found is None:
             return None
-        calls = {call.index: call for call in self.reference.trace.calls}
-        base = calls.get(fault.base.index, fault.base)
-        after = self.pairs.get(fault.after.index) if fault.after is not None else None
-        return self._scene(
-            fault.comparison,
-            base,
-            fault.raw.node,
-            fault.expected,
-            fault.found,
-            around=self._around(base, after),
+        base = self._calls.get(fault.base.index, fault.base)
+        around, handed = self._around(base, fault)
+        return replace(
+            self._scene(fault.comparison, base, fault.raw.node, fault.expected, fault.found),
+            given=self._given(base, fault.raw),
+            around=around,
+            handed=handed,
+            inner_weights=_inner(self.job.raw, fault.raw.node),
         )
+
+    def unreached(self, fault: Fault, compared: Sequence[Comparison]) -> tuple[str, ...]:
+        """Calls inside one whose outputs agree and get a gradient in base, and none in raw."""
+        agree = {one.raw_call for one in compared if (one.phase, one.role) == ("forward", "output") and one.agrees}
+        reached = {one.raw_call for one in compared if (one.phase, one.role) == ("backward", "output")}
+        found: list[Call] = []
+        for call in _inside(self.found, fault.raw, None):
+            partner = self._partner(call)
+            if partner is None or call.index not in agree or call.index in reached:
+                continue
+            if any(slot.tensor in self.reference.arrivals for slot in partner.outputs[:1]):
+                found.append(call)
+        return tuple(call.path for call in sorted(found, key=lambda call: call.index))
 
     def of_state(self, wrong: Comparison) -> Scene | None:
         """The scene of a loss or of the gradient of a parameter."""
@@ -67,7 +84,7 @@ class Scenes:
             if trace.loss is None or self.found.loss is None or root is None:
                 return None
             scene = self._scene(wrong, root, 0, trace.loss.numpy(), self.found.loss.numpy())
-            return replace(scene, given=_arrays(root.outputs), retry=lambda changes: None)
+            return replace(scene, given=arrays_of(root.outputs), retry=lambda changes: None)
         path = ".".join(part for part in (wrong.raw_path, wrong.name) if part)
         entry = next((entry for entry in self.plan.entries if entry.path == path), None)
         gradient = self.found.parameter_gradients.get(path)
@@ -91,7 +108,6 @@ class Scenes:
         raw_node: int,
         expected: Array,
         found: Array,
-        around: Mapping[str, Array] | None = None,
     ) -> Scene:
         job = self.job
         base_module, raw_module = job.base.modules[base.node], job.raw.modules[raw_node]
@@ -103,15 +119,14 @@ class Scenes:
             layer=job.base.tree.nodes[base.node].layer,
             expected=expected,
             found=found,
-            given=_arrays(base.inputs),
-            around=around or {},
+            given=arrays_of(base.inputs),
             base_weights=_own(job.base, base.node),
             raw_weights=_own(job.raw, raw_node),
             base_settings=settings_of(job.base.adapter, base_module),
             raw_settings=settings_of(job.raw.adapter, raw_module),
-            agrees=_agreement(wrong),
+            agrees=agreement(wrong),
             retry=lambda changes: self._retry(wrong, raw_node, changes),
-            repeats=self._repeats,
+            repeats=lambda: self._repeats(base),
             tensor=wrong.name,
             gradients={
                 slot.name or "0": self.reference.arrivals[slot.tensor].numpy()
@@ -123,15 +138,44 @@ class Scenes:
             raw_ties=_ties(job.raw, raw_node),
         )
 
-    def _around(self, base: Call, before: Call | None) -> dict[str, Array]:
-        """What the children of a call had returned, up to another child of it."""
-        found: dict[str, Array] = {}
-        for call in self.reference.trace.calls:
-            if call.parent == base.index and (before is None or call.index < before.index):
-                arrays = list(_arrays(call.outputs).values())
-                if arrays:
-                    found[call.path] = arrays[0]
+    def _given(self, base: Call, raw: Call) -> dict[str, Array]:
+        """What the call was given: base's values, and raw's of what only raw's was given."""
+        paired = self._partner(raw) is not None
+        found = arrays_of(base.inputs) if paired else {}
+        shapes = {array.shape for array in found.values()}
+        for name, array in arrays_of(raw.inputs).items():
+            if array.shape not in shapes:
+                found[name if name not in found else f"{name} of raw"] = array
         return found
+
+    def _around(self, base: Call, fault: Fault) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What had been returned inside a call, up to a child of it, and what had been given there first.
+
+        Of raw's calls, with base's values; then of base's that raw's have nothing beside. Nearest first."""
+        found: dict[str, Array] = {}
+        handed: dict[str, Array] = {}
+        raw_inside = _inside(self.found, fault.raw, fault.after)
+        inside = [(call, self._partner(call)) for call in raw_inside]
+        if self._partner(fault.raw) is not None:
+            after = self.pairs.get(fault.after.index) if fault.after is not None else None
+            beside = {partner.index for _, partner in inside if partner is not None}
+            alone = [call for call in _inside(self.reference.trace, base, after) if call.index not in beside]
+            inside += [(call, None) for call in alone]
+        for call, partner in inside[:MOST_INSIDE]:
+            for place, array in enumerate(_best(call.outputs, () if partner is None else partner.outputs)):
+                found.setdefault(call.path if not place else f"{call.path}[{place}]", array)
+            for array in _best(call.inputs[:1], () if partner is None else partner.inputs[:1]):
+                handed.setdefault(call.path, array)
+        return found, handed
+
+    def _partner(self, raw: Call) -> Call | None:
+        """Base's call beside one of raw's, with what it held in the reference run."""
+        found = self.pairs.get(raw.index)
+        return None if found is None else self._calls.get(found.index)
+
+    @cached_property
+    def _calls(self) -> dict[int, Call]:
+        return {call.index: call for call in self.reference.trace.calls}
 
     def _retry(self, wrong: Comparison, raw_node: int, changes: Mapping[str, Any]) -> Array | None:
         seen: list[Array] = []
@@ -147,16 +191,20 @@ class Scenes:
             self.run_again(look, wrong.phase != "forward")
         return seen[0] if seen else None
 
-    def _repeats(self) -> bool:
-        """Whether base returns the same once more."""
-        trace = self.reference.trace
+    def _repeats(self, base: Call) -> bool:
+        """Whether a call of base returns the same once more, as far as this place can tell."""
+        again = next((call for call in self._once_more if call.index == base.index), None)
+        if again is None:
+            return True
+        first, second = (arrays_of(one.outputs) for one in (base, again))
+        return all(repeated(array, second[name]) for name, array in first.items() if name in second)
+
+    @cached_property
+    def _once_more(self) -> tuple[Call, ...]:
+        """The calls of base, run again."""
         with self.base.again():
-            once_more = self.base.run(trace.step, self.job.arguments()[0], loss_fn=None, backward=False)
-        first, second = (_outputs(one) for one in (trace, once_more))
-        return all(
-            one.shape == two.shape and np.array_equal(one, two, equal_nan=one.dtype.kind in "fc")
-            for one, two in zip(first, second, strict=False)
-        )
+            trace = self.base.run(self.reference.trace.step, self.job.arguments()[0], loss_fn=None, backward=False)
+        return trace.calls
 
 
 def run_again(
@@ -179,7 +227,7 @@ def run_again(
     return run
 
 
-def _agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
+def agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
     tolerance = Tolerance(mode="auto", predicted=wrong.outcome.predicted, sums=wrong.phase == "gradient")
 
     def agrees(base: Array, raw: Array) -> bool:
@@ -188,18 +236,52 @@ def _agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
     return agrees
 
 
-def _arrays(slots: tuple[Slot, ...]) -> dict[str, Array]:
+def arrays_of(slots: tuple[Slot, ...]) -> dict[str, Array]:
     return {slot.name or "0": slot.value.numpy() for slot in slots if not slot.value.overwritten}
 
 
-def _outputs(trace: StepTrace) -> list[Array]:
-    root = next((call for call in trace.calls if call.parent < 0), None)
-    return [] if root is None else list(_arrays(root.outputs).values())
+def _best(raw: tuple[Slot, ...], base: tuple[Slot, ...]) -> list[Array]:
+    """Raw's tensors, and base's in their place where they are alike: those were handed on."""
+    mine, theirs = list(arrays_of(raw).values()), list(arrays_of(base).values())
+    theirs += mine[len(theirs) :]
+    return [two if one.shape == two.shape else one for one, two in zip(mine, theirs, strict=False)]
+
+
+def _inside(trace: StepTrace, around: Call, before: Call | None) -> list[Call]:
+    """The calls inside one, up to one of its children, the nearest first."""
+    depth = {around.index: 0}
+    found: list[Call] = []
+    for call in sorted(trace.calls, key=lambda call: call.index):
+        if call.parent in depth and (before is None or call.index < before.index):
+            depth[call.index] = depth[call.parent] + 1
+            found.append(call)
+    return sorted(found, key=lambda call: depth[call.index])
+
+
+def repeated(one: Array, two: Array) -> bool:
+    """The same up to what the order of a sum may change."""
+    if one.shape != two.shape or one.dtype.kind not in "fc":
+        return one.shape == two.shape and bool(np.array_equal(one, two))
+    return compare_arrays(one, two, Tolerance(mode="auto")).agrees
 
 
 def _own(live: LiveTree, node: int) -> dict[str, Array]:
     adapter, module = live.adapter, live.modules[node]
     return {name: adapter.to_numpy(t) for name, t in (*adapter.own_parameters(module), *adapter.own_buffers(module))}
+
+
+def _inner(live: LiveTree, node: int) -> dict[str, Array]:
+    """Weights of the modules inside one that is small enough to be computed again, by their path in it."""
+    own = live.tree.nodes[node]
+    prefix = f"{own.path}." if own.path else ""
+    inside = [one for one in live.tree.nodes if one.index != node and one.path.startswith(prefix) and one.parameters]
+    if len(inside) > MOST_INNER:
+        return {}
+    return {
+        f"{one.path.removeprefix(prefix)}.{name}": array
+        for one in inside
+        for name, array in _own(live, one.index).items()
+    }
 
 
 def _siblings(live: LiveTree, node: int) -> dict[str, dict[str, Array]]:

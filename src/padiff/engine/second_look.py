@@ -28,12 +28,19 @@ def _suspicious(comparison: Comparison) -> bool:
     return comparison.role == "output" and numbers.rmse > 1e-6 * numbers.base_rms
 
 
-def explained(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
-    """No call of raw adds anything by itself: what differs within reason is rounding that has grown."""
+def explained(comparisons: Iterable[Comparison], local: Iterable[Comparison]) -> Iterable[Comparison]:
+    """No call of raw adds anything by itself: what differs within reason is rounding that has grown.
+
+    A number that crosses a kink (of a ReLU, of a pooling's choice) changes gradients by any amount. Where every
+    gradient of a parameter agrees that was made of base's tensors, that is all there is to gradients that differ.
+    """
+    judged = [one for one in local if one.phase == "gradient"]
+    kinks = bool(judged) and all(one.agrees for one in judged)
     for comparison in comparisons:
         outcome = comparison.outcome
         grown = outcome.ratio is not None and outcome.ratio <= GROWN
-        if not outcome.agrees and outcome.reason == "values" and grown:
+        crossed = kinks and comparison.phase in ("backward", "gradient")
+        if not outcome.agrees and outcome.reason == "values" and (grown or crossed):
             message = f"{outcome.message}; no call adds to it when fed base's tensors: rounding that has grown"
             yield replace(comparison, outcome=replace(outcome, verdict="rounding", reason=None, message=message))
         else:

@@ -126,7 +126,7 @@ class SideBySide:
         found: set[int] = set()
         for base, call in self._pairs:  # children come before their parents
             node = self._base_tree.nodes[base.node]
-            loose = bool(node.children) or node.layer is None
+            loose = bool(node.children) or (node.layer is None and not self._pairing.grouped(call))
             if call.index in wrong and loose and call.index not in faulty_inside and call.parent >= 0:
                 found.add(call.index)
             elif call.index in wrong:
@@ -156,7 +156,9 @@ class SideBySide:
         known = self._noise.gradients if gradients else self._noise.tensors
         found = [known.get(part, math.inf) for part in self._pairing.parts.get(tensor, (tensor,))]
         predicted = max(found)
-        return replace(self._tolerance, predicted=predicted) if math.isfinite(predicted) else self._tolerance
+        if not math.isfinite(predicted):
+            return self._tolerance
+        return replace(self._tolerance, predicted=predicted, sums=gradients)
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         if self._queue:

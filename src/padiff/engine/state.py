@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.measure import rms
 from padiff.engine.job import Job
+from padiff.engine.shared import shared_in_base
 from padiff.engine.side_by_side import NOISE_OF_SUMS
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
@@ -32,6 +35,7 @@ class State:
 
     def __init__(self, job: Job, plan: WeightPlan, step: int, noise: Noise | None = None) -> None:
         self._job, self._plan, self._step, self._noise = job, plan, step, noise
+        self._shared = {entry.path: group for group in shared_in_base(job, plan) for entry in group}
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
     def loss(self, base: Value | None, raw: Value | None, outputs: Sequence[Comparison]) -> list[Comparison]:
@@ -64,6 +68,12 @@ class State:
         for entry in self._plan.entries:
             if entry.role != role or entry.path not in raw or not entry.sources:
                 continue
+            shared = self._shared.get(entry.path, ()) if phase == "gradient" else ()
+            if shared:
+                if entry is shared[0]:
+                    summed = _sum_of(shared, base.get(entry.sources[0].path), raw, tolerance)
+                    found.append(self._comparison(phase, role, entry, summed))
+                continue
             values = [base.get(source.path) for source in entry.sources]
             outcome = self._outcome(entry, values, raw[entry.path], self._allowed(phase, entry, tolerance))
             if outcome is not None:
@@ -71,9 +81,13 @@ class State:
         return found
 
     def _allowed(self, phase: Phase, entry: WeightEntry, tolerance: Tolerance) -> Tolerance:
-        if self._noise is None or phase not in ("gradient", "buffer"):
+        if self._noise is None:
             return tolerance
-        known = self._noise.parameters if phase == "gradient" else self._noise.buffers
+        known = {
+            "gradient": self._noise.parameters,
+            "buffer": self._noise.buffers,
+            "weight": self._noise.weights,
+        }.get(phase, {})
         predicted = max(known.get(source.path, math.inf) for source in entry.sources)
         if not math.isfinite(predicted):
             return tolerance
@@ -83,6 +97,11 @@ class State:
         self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
     ) -> Outcome | None:
         held = [value.numpy() for value in base if value is not None]
+        if raw is not None and 0 < len(held) < len(base):  # a fused tensor, of which base keeps a part as a buffer
+            tensors = self._job.base.tensors()
+            shapes = [self._job.base.adapter.shape(tensors[source.path]) for source in entry.sources]
+            zeros = [np.zeros(shape, held[0].dtype) for shape in shapes]
+            held = [zero if one is None else one.numpy() for one, zero in zip(base, zeros, strict=True)]
         if raw is None and not held:
             return None
         if raw is None:
@@ -103,6 +122,22 @@ class State:
         return Comparison(
             phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
         )
+
+
+def _sum_of(
+    shared: Sequence[WeightEntry], base: Value | None, raw: Mapping[str, Value | None], tolerance: Tolerance
+) -> Outcome:
+    """The gradient of a tensor that raw keeps several times: each has its share."""
+    shares = []
+    for entry in shared:
+        value = raw.get(entry.path)
+        if value is not None:
+            order = entry.sources[0].permute
+            array = value.numpy()
+            shares.append(array if order is None else array.transpose(np.argsort(order)))
+    if base is None or not shares:
+        return missing("only one of the models has a gradient for it")
+    return compare_arrays(base.numpy(), sum(shares[1:], shares[0]).reshape(base.shape), tolerance)
 
 
 def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from padiff.engine.job import Job
 from padiff.engine.result import Result
+from padiff.engine.shared import shared_in_base
 from padiff.records import (
     Divergence,
     ModulePairs,
@@ -45,7 +46,7 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
-    notes += more_notes
+    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *more_notes]
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=not divergences and enough,
@@ -59,6 +60,47 @@ def result_of(
         notes=tuple(notes),
         coverage=coverage,
     )
+
+
+def _layouts(step: StepComparison) -> list[str]:
+    """What had to be done to hold the models' own results against each other."""
+    found = []
+    for comparison in step.comparisons:
+        own = (comparison.base_path, comparison.raw_path, comparison.role) == ("", "", "output")
+        if own and comparison.phase == "forward" and comparison.outcome.layout:
+            which = f"the result {comparison.name!r}" if comparison.name else "the result"
+            found.append(f"{which} of raw comes in another layout: compared with {comparison.outcome.layout}")
+    return found
+
+
+def _unsure(plan: WeightPlan | None) -> list[str]:
+    """Weights that could have come from elsewhere: what differs may be that."""
+    entries = [entry for entry in plan.entries if entry.alternatives] if plan is not None else []
+    if not entries:
+        return []
+    example = f"{entries[0]}, or {' / '.join(entries[0].alternatives[:3])}"
+    return [f"{len(entries)} of raw's tensors could be filled otherwise: {example}"]
+
+
+def _shared(job: Job, plan: WeightPlan) -> list[str]:
+    found = []
+    for group in shared_in_base(job, plan):
+        names = ", ".join(entry.path for entry in group[:4]) + (", ..." if len(group) > 4 else "")
+        source = group[0].sources[0].path
+        found.append(
+            f"base keeps {source} once, raw {len(group)} times ({names}): the sum of their gradients is compared, and "
+            "after an optimizer's step they part"
+        )
+    return found
+
+
+def _precision(step: StepComparison) -> list[str]:
+    """How many tensors are as far apart as a narrower dtype brings them."""
+    count = sum(one.outcome.verdict == "precision" for one in step.comparisons)
+    if not count:
+        return []
+    what = "1 tensor is" if count == 1 else f"{count} tensors are"
+    return [f"{what} further apart than base's dtype explains, and as near as the narrower one does: precision"]
 
 
 def _outputs(step: StepComparison) -> float:

@@ -1,14 +1,16 @@
-"""Why: every place that was found, with its causes."""
+"""Why: every place that was found, with its causes. Nothing that goes wrong here may spoil a comparison."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from padiff.diagnose import divergences_of
-from padiff.diagnose.causes import differing_settings, explain
+from padiff.diagnose.causes import differing_settings, explain, stopped_gradient
 from padiff.diagnose.scene import Scene
+from padiff.engine.after_step import AfterStep
 from padiff.engine.localise import Located
-from padiff.records import Array, Divergence
+from padiff.records import Cause, Divergence, Fault, StepComparison
 from padiff.report.picture import picture_of
 
 MOST_EXPLAINED = 3
@@ -16,27 +18,73 @@ MOST_EXPLAINED = 3
 MOST_DRAWN = 20
 """Places that are given a picture of their error."""
 
+FORGIVEN: tuple[type[Exception], ...] = (Exception,)
+"""What may go wrong while a cause is looked for: the place is worth knowing without one."""
+
 
 def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
-    found: list[Divergence] = []
-    for place, (divergence, fault) in enumerate(divergences_of(located.faults, located.state, located.pairs)):
-        scene: Scene | None = None
-        if place < MOST_EXPLAINED:
-            scenes = located.scenes
-            scene = scenes.of_state(divergence.comparison) if fault is None else scenes.of_fault(fault)
-        if place < MOST_DRAWN:
-            seen = fault or scene
-            if seen is not None:
-                divergence = drawn(divergence, seen.expected, seen.found)
-        found.append(divergence if scene is None else with_causes(divergence, scene))
-    return found
+    found = [
+        (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
+        for place, (divergence, fault) in enumerate(divergences_of(located.faults, located.state, located.pairs))
+    ]
+    few = [
+        _forgiving(divergence, _at_place(located, divergence, fault)) for divergence, fault in found[:MOST_EXPLAINED]
+    ]
+    return few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
 
 
-def drawn(divergence: Divergence, expected: Array | None, found: Array | None) -> Divergence:
+def explained_state(divergence: Divergence, done: StepComparison, after: AfterStep) -> Divergence:
+    """What shows in weights or buffers after the step, or in gradients that are not there."""
+
+    def explained() -> Divergence:
+        if divergence.phase == "weight":
+            scene, path = after.of_weight(divergence, done.comparisons)
+            named = (
+                divergence if scene is None else with_causes(divergence if path else drawn(divergence, scene), scene)
+            )
+            if path:  # told of another weight than the one that is named
+                causes = tuple(replace(one, evidence=f"at {path}, {one.evidence}") for one in named.causes)
+                named = replace(named, causes=causes)
+            return named
+        if divergence.phase == "forward" and not after.repeats(divergence):
+            text = "base returns something else when it runs again on the same inputs"
+            return replace(divergence, causes=(Cause("nondeterminism", text),))
+        scene = after.of_buffer(divergence) if divergence.phase == "buffer" else None
+        return (
+            replace(divergence, causes=stopped_gradient(divergence))
+            if scene is None
+            else with_causes(drawn(divergence, scene), scene)
+        )
+
+    return _forgiving(divergence, explained)
+
+
+def _at_place(located: Located, divergence: Divergence, fault: Fault | None) -> Callable[[], Divergence]:
+    def explained() -> Divergence:
+        scenes = located.scenes
+        scene = scenes.of_state(divergence.comparison) if fault is None else scenes.of_fault(fault)
+        if scene is None:
+            return replace(divergence, causes=stopped_gradient(divergence))
+        if fault is not None and fault.phase == "backward":
+            scene = replace(scene, unreached=scenes.unreached(fault, located.comparisons))
+        return with_causes(divergence if fault is not None else drawn(divergence, scene), scene)
+
+    return explained
+
+
+def _forgiving(divergence: Divergence, explained: Callable[[], Divergence]) -> Divergence:
+    try:
+        return explained()
+    except FORGIVEN:
+        return divergence
+
+
+def drawn(divergence: Divergence, seen: Fault | Scene | None) -> Divergence:
     """With a picture of the error, where both tensors are at hand in one layout."""
-    comparison = replace(divergence.comparison, picture=picture_of(expected, found))
-    return replace(divergence, comparison=comparison)
+    if seen is None:
+        return divergence
+    return replace(divergence, comparison=replace(divergence.comparison, picture=picture_of(seen.expected, seen.found)))
 
 
 def with_causes(divergence: Divergence, scene: Scene) -> Divergence:

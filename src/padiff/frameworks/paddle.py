@@ -210,7 +210,7 @@ class PaddleAdapter:
         return tensor
 
     def assign(self, tensor: Any, value: Array) -> None:
-        if value.dtype.name == self.dtype(tensor) and value.dtype.isbuiltin:
+        if value.dtype.name == self.dtype(tensor) and value.dtype.isbuiltin == 1:
             tensor.set_value(value)  # a fifth of the time of going through a tensor (paddle 3.3)
             return
         source = self.to_native(value)

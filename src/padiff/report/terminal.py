@@ -104,6 +104,8 @@ def _place(divergence: Divergence, signs: Signs) -> RenderableType:
     bad = words.how_bad(comparison.outcome)
     if bad:
         grid.add_row("how bad", Text(bad, "bold"))
+    if comparison.outcome.layout:
+        grid.add_row("layout", Text(comparison.outcome.layout))
     if divergence.note:
         grid.add_row("note", Text(divergence.note))
     return grid

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from padiff.errors import WeightError
+from padiff.errors import ArgumentError, WeightError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, WeightEntry, WeightPlan, WeightSource
 
@@ -72,7 +72,7 @@ def _replacing(module: Any, name: str, tensor: Any) -> Callable[[], None]:
 def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     """The elements that belong into one tensor of raw, from base's arrays by path; a view where possible."""
     if entry.function is not None:
-        return np.asarray(entry.function(arrays)).reshape(entry.shape)
+        return _returned(entry, entry.function(arrays))
     parts = [_part(source, arrays[source.path]) for source in entry.sources]
     if entry.stack:
         each = len(parts) // entry.stack
@@ -85,15 +85,29 @@ def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     return joined.reshape(entry.shape)
 
 
+def _returned(entry: WeightEntry, value: object) -> Array:
+    """What a user's function gave, if it fits: axes of length one may come and go, others not."""
+    array = np.asarray(value)
+    if array.dtype == object or [n for n in array.shape if n != 1] != [n for n in entry.shape if n != 1]:
+        name = getattr(entry.function, "__name__", "a function")
+        what = f"an array of shape {list(array.shape)}" if array.dtype != object else f"{type(value).__name__}"
+        raise ArgumentError(
+            f"rules: {name}, the rule for {entry.path!r}, returned {what}, expected an array of shape "
+            f"{list(entry.shape)}",
+            "it takes base's arrays by path and returns raw's array, in raw's layout",
+        )
+    return array.reshape(entry.shape)
+
+
 def _part(source: WeightSource, part: Array) -> Array:
     if source.index is not None:
         part = part[source.index]
     if source.start is not None:
         part = part[(slice(None),) * source.axis + (slice(source.start, source.stop),)]
     if source.interleaved is not None:
-        heads, parts, place = source.interleaved
+        heads, start, stop = source.interleaved
         moved = np.moveaxis(part, source.axis, 0)
-        moved = moved.reshape(heads, parts, -1, *moved.shape[1:])[:, place]
+        moved = moved.reshape(heads, -1, *moved.shape[1:])[:, start:stop]
         part = np.moveaxis(moved.reshape(-1, *moved.shape[2:]), 0, source.axis)
     return part if source.permute is None else part.transpose(source.permute)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from padiff.weights.blocks import in_line
 from padiff.weights.fitting import (
     MOST_JOINED,
     UnitPair,
@@ -22,11 +21,12 @@ from padiff.weights.fitting import (
     parent,
     part_role,
     score,
+    signature,
 )
 from padiff.weights.leftovers import joined_leftovers, single_leftovers
 from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
-from padiff.weights.units import UNKNOWN, Unit
+from padiff.weights.units import Unit, halves
 
 _FULL_CELLS = 200_000
 _NARROW = 60
@@ -44,11 +44,32 @@ def assign(
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = rest(base, raw, found)
+    found, base, raw = _leftovers(base, raw)
+    pairs += found
+    if any(unit.required for unit in base) and any(unit.required for unit in raw):
+        found, base, raw = _in_halves(base, raw)
+        pairs += found
+    return pairs, list(base), list(raw)
+
+
+def _leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    pairs: list[UnitPair] = []
     for step in (joined_leftovers, single_leftovers):
         found = step(base, raw)
         pairs += found
         base, raw = rest(base, raw, found)
-    return in_line(pairs), list(base), list(raw)
+    return pairs, list(base), list(raw)
+
+
+def _in_halves(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    """Weights and biases each for themselves, where they don't come together on both sides."""
+    base, raw = ([half for unit in units for half in halves(unit)] for units in (base, raw))
+    pairs = by_names(base, raw)
+    base, raw = rest(base, raw, pairs)
+    found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
+    pairs += found
+    found, base, raw = _leftovers(*rest(base, raw, found))
+    return pairs + found, base, raw
 
 
 def _in_named_order(units: Sequence[Unit]) -> list[Unit]:
@@ -76,8 +97,8 @@ class _Alignment:
     def __init__(self, base: Sequence[Unit], raw: Sequence[Unit]) -> None:
         self.base, self.raw = list(base), list(raw)
         self._fits: dict[tuple[object, object], bool] = {}
-        self._base_keys = [_signature(unit) for unit in self.base]
-        self._raw_keys = [_signature(unit) for unit in self.raw]
+        self._base_keys = [signature(unit) for unit in self.base]
+        self._raw_keys = [signature(unit) for unit in self.raw]
 
     def pairs(self) -> list[UnitPair]:
         rows, columns = len(self.base), len(self.raw)
@@ -148,9 +169,3 @@ class _Alignment:
                 pairs.append(pair_up(self.base[i : i + down], self.raw[j : j + right]))
             i, j = i + down, j + right
         return pairs
-
-
-def _signature(unit: Unit) -> object:
-    """Equal for units that fit the same others."""
-    shapes = sorted((r, a.axes == UNKNOWN, a.neutral, a.shape) for r, a in unit.atoms.items() if not a.held.lenient)
-    return unit.layer is None, unit.made, tuple(shapes)

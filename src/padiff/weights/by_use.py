@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,35 @@ from padiff.records import Anchors, Group, Unmatched, Usage, WeightEntry, Weight
 from padiff.weights import problems
 from padiff.weights.apply import build
 from padiff.weights.assign import assign
-from padiff.weights.choices import choices_of
+from padiff.weights.choices import Question, questions_of
 from padiff.weights.compose import compose
 from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
+from padiff.weights.repeated import repeated
 from padiff.weights.rows import Held
+from padiff.weights.sets import Flow, settle
+from padiff.weights.unfilled import homeless, unfilled
 from padiff.weights.units import Unit, units_of
 
 MOST_EXTRA = 0.1
 """Share of raw's parameters that may be without source when all of base's have found a place: a head too many."""
+
+
+class Proposal:
+    """A plan for models of different make, and what it says about the modules."""
+
+    def __init__(
+        self, plan: WeightPlan, pairs: Sequence[UnitPair], questions: Sequence[Question], uses: tuple[Usage, Usage]
+    ) -> None:
+        self.plan = plan
+        self._pairs, self._questions, self._uses = pairs, questions, uses
+
+    def anchors(self, plan: WeightPlan) -> Anchors:
+        """What the plan, with its choices settled, says about the modules."""
+        changed: dict[int, UnitPair] = {}
+        for question, choice in zip(self._questions, plan.choices, strict=True):
+            changed |= question.options[choice.chosen].pairs
+        return _anchors([changed.get(n, pair) for n, pair in enumerate(self._pairs)], *self._uses)
 
 
 def plan_by_use(
@@ -32,14 +53,23 @@ def plan_by_use(
     skip: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
     *,
     values: bool = False,
-) -> tuple[WeightPlan, Anchors]:
-    """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out."""
+    lossy: bool = False,
+) -> Proposal:
+    """Where every tensor of raw comes from, and what that says about the modules; ``skip`` are paths left out.
+
+    ``lossy``: raw holds narrower numbers on purpose, and base's are rounded to them.
+    """
     base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
+    pairs, sets = settle(pairs, Flow(base.tree, base_use), Flow(raw.tree, raw_use))
+    copies, raw_left = repeated(pairs, raw_left, base_use)
+    every = [*pairs, *copies]
+    questions = questions_of(every, sets, base, raw)
     tied, raw_left = _tied(base_units, raw_left)
-    plan = _Checked(base, raw, bool(raw_use.tensors)).plan(pairs, tied, base_left, raw_left)
-    return plan, _anchors(base, raw, pairs, base_use, raw_use)
+    plan = _Checked(base, raw, bool(raw_use.tensors), lossy).plan(every, tied, base_left, raw_left)
+    plan = replace(plan, choices=tuple(question.choice() for question in questions))
+    return Proposal(plan, pairs, questions, (base_use, raw_use))
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:
@@ -64,8 +94,8 @@ def _same_table(table: Unit, unit: Unit) -> bool:
 class _Checked:
     """Composes entries and lists what stands in the way or has no partner."""
 
-    def __init__(self, base: LiveTree, raw: LiveTree, ran: bool) -> None:
-        self.base, self.raw, self.ran = base, raw, ran
+    def __init__(self, base: LiveTree, raw: LiveTree, ran: bool, lossy: bool) -> None:
+        self.base, self.raw, self.ran, self.lossy = base, raw, ran, lossy
         self.base_tensors, self.raw_tensors = base.tensors(), raw.tensors()
 
     def plan(
@@ -74,7 +104,7 @@ class _Checked:
         entries: list[WeightEntry] = []
         found: list[WeightProblem] = []
         for source, target, entry in (*compose(pairs), *_composed_ties(tied)):
-            if loses(source.spec.dtype, target.spec.dtype, partial(self._array, source)):
+            if not self.lossy and loses(source.spec.dtype, target.spec.dtype, partial(self._array, source)):
                 found.append(problems.narrowing(source, target))
             entries.append(entry)
         found += self._ties(pairs)
@@ -89,13 +119,16 @@ class _Checked:
         extra = [unit for unit in raw_left if self.ran and unit.use < math.inf]
         none_left = not any(unit.use < math.inf and unit.required for unit in base_left)
         few = self.ran and none_left and len(extra) <= MOST_EXTRA * len(self.raw.parameters())
+        missing: list[Held] = []
         for unit in raw_left:
-            self._left_of_raw(unit, filled, unmatched, found, excused=few)
+            self._left_of_raw(unit, filled, unmatched, missing, excused=few)
+        found += unfilled(self.base.tree, self.raw.tree, pairs, missing, base_left)
+        found += homeless(self.raw.tree, pairs, base_left)
         for unit in base_left:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
             unmatched += [Unmatched("base", atom.held.path, atom.held.role, why) for atom in unit.atoms.values()]
-        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found), choices_of(pairs, self.base, self.raw))
+        return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found))
 
     def _ties(self, pairs: Sequence[UnitPair]) -> list[WeightProblem]:
         """Two paths of raw that are one tensor must be filled from equal tensors of base."""
@@ -117,7 +150,7 @@ class _Checked:
         return one.shape == two.shape and one.tobytes() == two.tobytes()
 
     def _left_of_raw(
-        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], found: list[WeightProblem], *, excused: bool
+        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], missing: list[Held], *, excused: bool
     ) -> None:
         """What base does not fill: of no account, or a few extras that may not matter, or a problem."""
         for atom in unit.atoms.values():
@@ -131,7 +164,7 @@ class _Checked:
             elif excused:
                 unmatched.append(Unmatched("raw", held.path, held.role, why))
             else:
-                found.append(problems.no_tensor("raw", held, self.base.tree.nodes[0]))
+                missing.append(held)
 
     def _array(self, held: Held) -> Any:
         return self.base.adapter.to_numpy(self.base_tensors[held.path])
@@ -155,7 +188,7 @@ def _composed_ties(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEn
     return entries
 
 
-def _anchors(base: LiveTree, raw: LiveTree, pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anchors:
+def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anchors:
     direct: list[tuple[int, int]] = []
     groups: list[Group] = []
     base_holds: dict[int, list[int]] = defaultdict(list)
@@ -168,7 +201,7 @@ def _anchors(base: LiveTree, raw: LiveTree, pairs: Sequence[UnitPair], base_use:
         for units, holds in ((pair.base, base_holds), (pair.raw, raw_holds)):
             for place, unit in enumerate(units):
                 holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
-        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]):
+        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]) and not _a_cell_of(pair):
             direct.append((pair.base[0].node.index, pair.raw[0].node.index))
         elif count > 1 and not pair.stacked and all(_whole(unit) for unit in (*pair.base, *pair.raw)):
             groups.append(_group(pair))
@@ -180,6 +213,12 @@ def _anchors(base: LiveTree, raw: LiveTree, pairs: Sequence[UnitPair], base_use:
         base_order=dict(base_use.calls),
         raw_order=dict(raw_use.calls),
     )
+
+
+def _a_cell_of(pair: UnitPair) -> bool:
+    """A recurrent layer against a cell: the one is called once for all that the other does step by step."""
+    layers = {pair.base[0].layer or "", pair.raw[0].layer or ""}
+    return len(layers) == 2 and any(layer.endswith("_cell") for layer in layers)
 
 
 def _whole(unit: Unit) -> bool:

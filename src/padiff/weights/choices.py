@@ -3,35 +3,112 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Choice, WeightEntry
 from padiff.weights.compose import compose
-from padiff.weights.fitting import UnitPair, in_part_order, part_role
-from padiff.weights.units import UNKNOWN, Unit
-from padiff.weights.words import words_of
+from padiff.weights.fitting import UnitPair, in_part_order, part_role, tells_order
+from padiff.weights.sets import OpenSet, permuted
+from padiff.weights.units import UNKNOWN, Atom, Unit
 
+_MOST_PERMUTED = 5
+_MOST_SWAPPED = 8
+"""Sets up to the one size are tried in every order, up to the other with two exchanged; larger ones stay open."""
 _USUAL_HEADS = (2, 3, 4, 6, 8, 12, 16, 32)
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_query_groups")
 _HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_attention_head")
 
 
-def choices_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree) -> tuple[Choice, ...]:
-    """One choice per kind of place: what holds for one block holds for its likes."""
-    families: dict[tuple[str, str], list[UnitPair]] = defaultdict(list)
-    for pair in pairs:
+@dataclass(frozen=True)
+class Option:
+    """One way to fill some tensors, and the pairs that it says belong together, by number."""
+
+    label: str
+    entries: tuple[WeightEntry, ...]
+    pairs: Mapping[int, UnitPair] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is open, with its options; the first is the default."""
+
+    what: str
+    options: tuple[Option, ...]
+    place: tuple[str, str]
+    """Paths in base and raw around the first place that it is about."""
+
+    def choice(self) -> Choice:
+        return Choice(self.what, tuple((option.label, option.entries) for option in self.options), place=self.place)
+
+
+def questions_of(
+    pairs: Sequence[UnitPair], sets: Sequence[OpenSet], base: LiveTree, raw: LiveTree
+) -> tuple[Question, ...]:
+    """One question per kind of place: what holds for one block holds for its likes."""
+    families: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, pair in enumerate(pairs):
         kind = _open(pair)
         if kind:
-            families[(kind, _starred(pair.raw[0].path))].append(pair)
-    found: list[Choice] = []
-    for (kind, place), family in families.items():
+            families[(kind, _starred(pair.raw[0].path))].append(number)
+    found = [_which_is_which(pairs, one) for one in sets if len(one.raw) <= _MOST_SWAPPED]
+    for (kind, place), numbers in families.items():
+        family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
-            found.append(Choice(f"{kind} of {place}", tuple(options)))
+            first = pairs[numbers[0]]
+            found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, [first])))
     return tuple(found)
+
+
+def _which_is_which(pairs: Sequence[UnitPair], one: OpenSet) -> Question:
+    """The members of a set in every order; of a large one, two exchanged or all reversed."""
+    count = len(one.raw)
+    usual = tuple(range(count))
+    orders: list[tuple[int, ...]] = list(itertools.permutations(usual))
+    if count > _MOST_PERMUTED:
+        swaps = [tuple(b if p == a else a if p == b else p for p in usual) for a, b in itertools.combinations(usual, 2)]
+        orders = [usual, usual[::-1], *swaps]
+    tensors = {_identity(atom) for block in one.blocks for part in block for n in part for atom in _raw_atoms(pairs[n])}
+    beside = [n for n, pair in enumerate(pairs) if any(_identity(atom) in tensors for atom in _raw_atoms(pair))]
+    options = []
+    for order in orders:
+        changed = permuted(pairs, one, order)
+        entries = tuple(entry for _, _, entry in compose([changed.get(n, pairs[n]) for n in beside]))
+        label = ", ".join(f"{raw} from {one.base[source]}" for raw, source in zip(one.raw, order, strict=True))
+        options.append(Option(label, entries, changed))
+    where = f" in {one.around}" if one.around else ""
+    first = [pairs[number] for part in one.blocks[0] for number in part]
+    return Question(f"which of {', '.join(one.raw)}{where} is which", tuple(options), _place(pairs, first))
+
+
+def _place(pairs: Sequence[UnitPair], first: Sequence[UnitPair]) -> tuple[str, str]:
+    """Where in base and in raw something is made of what some pairs make."""
+    return (
+        _around([u.path for pair in first for u in pair.base], [u.path for pair in pairs for u in pair.base]),
+        _around([u.path for pair in first for u in pair.raw], [u.path for pair in pairs for u in pair.raw]),
+    )
+
+
+def _around(paths: Sequence[str], every: Sequence[str]) -> str:
+    parts = [path.split(".")[:-1] for path in paths]
+    alike = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
+    place = ".".join(names[0] for names in alike)
+    while len(paths) == 1 and place and sum(path.startswith(f"{place}.") for path in every) == 1:  # a wrapper
+        place = place.rpartition(".")[0]
+    return place
+
+
+def _raw_atoms(pair: UnitPair) -> list[Atom]:
+    return [atom for unit in pair.raw for atom in unit.atoms.values()]
+
+
+def _identity(atom: Atom) -> int:
+    return atom.held.spec.identity
 
 
 def _open(pair: UnitPair) -> str:
@@ -48,49 +125,67 @@ def _starred(path: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
-def _turned(family: Sequence[UnitPair]) -> list[tuple[str, tuple[WeightEntry, ...]]]:
-    as_they_are = tuple(entry for _, _, entry in compose(family))
+def _turned(family: Mapping[int, UnitPair]) -> list[Option]:
+    as_they_are = tuple(entry for _, _, entry in compose(list(family.values())))
     other = tuple(
         replace(entry, sources=tuple(replace(s, permute=None if s.permute else (1, 0)) for s in entry.sources))
         if len(entry.shape) == 2
         else entry
         for entry in as_they_are
     )
-    return [("as stored", as_they_are), ("turned", other)]
+    return [Option("as stored", as_they_are), Option("turned", other)]
 
 
-def _orders(family: Sequence[UnitPair], base: LiveTree, raw: LiveTree) -> list[tuple[str, tuple[WeightEntry, ...]]]:
-    parts = _parts(family[0])
-    whole = family[0].raw[0] if len(family[0].base) > 1 else family[0].base[0]
-    told = in_part_order(parts)[1] and bool({"qkv", "gateup"} & set(words_of(whole.label)))
-    default = tuple(entry for _, _, entry in compose(family))
-    names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
-    options = [(" then ".join(names), default)]
+def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> list[Option]:
+    """Parts one after the other, head by head, or element by element; in another order where no name tells it."""
+    first = next(iter(family.values()))
+    parts = _parts(first)
     equal = len({part.main.shape for part in parts}) == 1
-    attends = {"query", "key", "value"} <= {part_role(part) for part in parts}
-    known = _heads(family[0], base, raw)
-    size = parts[0].main.neutral[0]
-    for heads in [known] if known else [n for n in _USUAL_HEADS if size % n == 0] if attends else []:
-        if equal:
-            by_head = tuple(_by_head(entry, heads, len(parts), len(family[0].base) > 1) for entry in default)
-            options.append((f"head by head, {heads} heads", by_head))
-    if not told and equal:
-        for order in itertools.permutations(range(len(parts))):
-            if list(order) != sorted(order):
-                label = " then ".join(names[place] for place in order)
-                options.append((label, tuple(e for _, _, e in compose([_reordered(p, order) for p in family]))))
-    return options
+    orders = [tuple(range(len(parts)))]
+    if equal and not _order_told(first):
+        orders = list(itertools.permutations(orders[0]))
+    interleavings = _interleavings(parts, first, base, raw)
+    names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
+    options: list[Option] = []
+    for order in orders:
+        changed = {number: _reordered(pair, order) for number, pair in family.items()}
+        plain = tuple(entry for _, _, entry in compose(list(changed.values())))
+        label = " then ".join(names[place] for place in order)
+        options.append(Option(label, plain, changed))
+        for heads, how in interleavings:
+            entries = tuple(_by_head(entry, heads, len(first.base) > 1) for entry in plain)
+            options.append(Option(how if order == orders[0] else f"{label}, {how}", entries, changed))
+    return sorted(options, key=lambda option: "by" in option.label.split())
 
 
-def _by_head(entry: WeightEntry, heads: int, parts: int, fuses: bool) -> WeightEntry:
+def _order_told(pair: UnitPair) -> bool:
+    """Both the parts' names and the fused one's say in which order they come."""
+    whole = pair.raw[0] if len(pair.base) > 1 else pair.base[0]
+    parts = _parts(pair)
+    return in_part_order(parts, whole)[1] and tells_order(whole)
+
+
+def _interleavings(parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: LiveTree) -> list[tuple[int, str]]:
+    """Numbers of heads to interleave by, with what to call it: as the attention says, or such as are usual."""
+    sizes = [part.main.neutral[0] for part in parts]
+    least = math.gcd(*sizes)
+    equal = min(sizes) == max(sizes)
+    attends = len(parts) == 3  # query, key and value, whatever they are called
+    said = {n for n in _said(pair, base, raw, _HEADS if equal else _KEY_HEADS) if least % n == 0}
+    usual = [n for n in _USUAL_HEADS if least % n == 0 and n < least] if attends and not said else []
+    alternating = [(least, "element by element")] if equal and least not in said else []
+    return [*((heads, f"head by head, {heads} heads") for heads in (*sorted(said), *usual)), *alternating]
+
+
+def _by_head(entry: WeightEntry, heads: int, fuses: bool) -> WeightEntry:
     """The same from, or into, a layout in which each head has all parts."""
     if fuses:
         return replace(entry, heads=heads)
     source = entry.sources[0]
     if source.start is None or source.stop is None:
         return entry
-    place = source.start // (source.stop - source.start)
-    return replace(entry, sources=(replace(source, start=None, stop=None, interleaved=(heads, parts, place)),))
+    stretch = (heads, source.start // heads, source.stop // heads)
+    return replace(entry, sources=(replace(source, start=None, stop=None, interleaved=stretch),))
 
 
 def _parts(pair: UnitPair) -> tuple[Unit, ...]:
@@ -102,15 +197,15 @@ def _reordered(pair: UnitPair, order: Sequence[int]) -> UnitPair:
     return replace(pair, base=parts) if len(pair.base) > 1 else replace(pair, raw=parts)
 
 
-def _heads(pair: UnitPair, base: LiveTree, raw: LiveTree) -> int:
+def _said(pair: UnitPair, base: LiveTree, raw: LiveTree, names: Sequence[str]) -> list[int]:
     """The number of heads, as the attention around the parts knows it."""
     for live, unit in ((raw, pair.raw[0]), (base, pair.base[0])):
         node = unit.node
         while node.parent >= 0:
             node = live.tree.nodes[node.parent]
             module = live.modules[node.index]
-            for name in _HEADS:
+            for name in names:
                 value = getattr(module, name, None)
                 if isinstance(value, int) and value > 1:
-                    return value
-    return 0
+                    return [value]
+    return []

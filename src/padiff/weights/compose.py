@@ -22,6 +22,7 @@ class Filled:
     base: Held
     pair: UnitPair
     stack: int = 0
+    role: str = "weight"
 
 
 def compose(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEntry]]:
@@ -49,7 +50,7 @@ def _plain(pair: UnitPair) -> list[Filled]:
         raw = [unit.atoms[role] for unit in pair.raw]
         if len(raw) == 1:
             turned = [_source(atom, raw[0], joined=len(base) > 1) for atom in base]
-            found.append(Filled(raw[0], tuple(turned), base[0].held, pair))
+            found.append(Filled(raw[0], tuple(turned), base[0].held, pair, role=role))
             continue
         start = 0
         for atom in raw:
@@ -159,6 +160,7 @@ def _entry(parts: list[Filled]) -> tuple[Held, Held, WeightEntry]:
         evidence=first.pair.evidence,
         confidence=min(part.pair.confidence for part in parts),
         written=not raw.spec.computed,
+        alternatives=tuple(unit.atoms[first.role].held.path for unit in first.pair.others if first.role in unit.atoms),
     )
     return first.base, raw, entry
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.weights.units import UNKNOWN, Unit
-from padiff.weights.words import likeness, words_of
+from padiff.weights.words import canonical, likeness, words_of
 
 MOST_JOINED = 4
 PART_ORDER = ("query", "key", "value", "gate", "fc1")
+_INITIALS = {"q": "query", "k": "key", "v": "value"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,14 @@ class UnitPair:
     evidence: str
     confidence: float
     stacked: bool = False
+    others: tuple[Unit, ...] = ()
+    """Units of base that could fill raw's as well, where the evidence does not settle it."""
+
+
+def signature(unit: Unit) -> object:
+    """Equal for units that fit the same others."""
+    shapes = sorted((r, a.axes == UNKNOWN, a.neutral, a.shape) for r, a in unit.atoms.items() if not a.held.lenient)
+    return unit.layer is None, unit.made, tuple(shapes)
 
 
 def parent(unit: Unit) -> str:
@@ -72,15 +82,24 @@ def score(base: Unit, raw: Unit) -> float:
         found += 1.0
     elif base.layer is not None and raw.layer is not None:
         found -= 1.5
-    if base.numbers and raw.numbers:
-        same = base.numbers == raw.numbers
-        found += 1.0 if same else (-0.5 if len(base.numbers) == len(raw.numbers) else 0.0)
-    return found
+    if bool(part_role(base)) != bool(part_role(raw)):
+        found -= 0.5
+    return found + _numbered_alike(base, raw)
+
+
+def _numbered_alike(base: Unit, raw: Unit) -> float:
+    if not base.numbers or not raw.numbers:
+        return 0.0
+    return 1.0 if base.numbers == raw.numbers else -0.5 if len(base.numbers) == len(raw.numbers) else 0.0
 
 
 def joins(parts: Sequence[Unit], whole: Unit) -> bool:
     """Whether the parts, one after the other along their outputs, make up the whole."""
     main = whole.main
+    if len(main.shape) == 1:
+        told = len({part_role(part) for part in parts} - {""}) == len(parts)
+        flat = all(len(part.main.shape) == 1 for part in parts)
+        return told and flat and sum(part.main.shape[0] for part in parts) == main.shape[0]
     if len(main.shape) != 2 or any(len(part.main.shape) != 2 for part in parts):
         return False
     if any(part.required != whole.required for part in parts) or "embedding" in {
@@ -100,7 +119,8 @@ def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
 def join_score(parts: Sequence[Unit], whole: Unit) -> float:
     parents = {parent(part) for part in parts}
     alike = max(likeness(parent(part), parent(whole)) for part in parts)
-    return len(parts) * 3.5 + 2.0 * alike + (1.0 if len(parents) == 1 else -2.0) + _roles_told(parts)
+    together = 1.0 if len(parents) == 1 else -2.0
+    return len(parts) * 3.5 + 2.0 * alike + together + _roles_told(parts) + _numbered_alike(parts[0], whole)
 
 
 def _roles_told(parts: Sequence[Unit]) -> float:
@@ -114,12 +134,36 @@ def part_role(unit: Unit) -> str:
     return next((word for word in last if word in PART_ORDER), "")
 
 
-def in_part_order(parts: Sequence[Unit]) -> tuple[list[Unit], bool]:
-    """Parts in the usual order of a fused tensor, and whether their names told it."""
+def in_part_order(parts: Sequence[Unit], whole: Unit | None = None) -> tuple[list[Unit], bool]:
+    """Parts in the order that the fused unit's name spells, else in the usual one; and whether names told it."""
     roles = [part_role(part) for part in parts]
     if all(roles) and len(set(roles)) == len(roles):
-        return sorted(parts, key=lambda part: PART_ORDER.index(part_role(part))), True
+        order = (_spelt(whole, roles) if whole is not None else ()) or PART_ORDER
+        return sorted(parts, key=lambda part: order.index(part_role(part))), True
     return list(parts), False
+
+
+def tells_order(whole: Unit) -> bool:
+    """Whether a fused unit's name says in which order its parts come."""
+    last = whole.label.rpartition(".")[2]
+    return bool({"qkv", "gateup"} & set(words_of(whole.label))) or len(_roles_in(last)) > 1
+
+
+def _spelt(whole: Unit, roles: Sequence[str]) -> tuple[str, ...]:
+    """The order of the parts as the fused unit is called: ``kqv``, ``key_query_value``, ``up_gate_proj``."""
+    found = _roles_in(whole.label.rpartition(".")[2])
+    return found if set(found) == set(roles) else ()
+
+
+def _roles_in(name: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for token in re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()):
+        letters = token.removeprefix("w") if len(token) > 1 else token
+        if set(letters) <= set(_INITIALS) and len(set(letters)) == len(letters) > 1:
+            found += [_INITIALS[letter] for letter in letters]
+        elif canonical(token) in PART_ORDER:
+            found.append(canonical(token))
+    return tuple(dict.fromkeys(found))
 
 
 def pair_up(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
@@ -130,7 +174,7 @@ def pair_up(base: Sequence[Unit], raw: Sequence[Unit]) -> UnitPair:
         same_layer = base[0].layer is not None and base[0].layer == raw[0].layer
         evidence = f"{order}, shape" + (", names" if named > 0.5 else "") + (", kind" if same_layer else "")
         return UnitPair((base[0],), (raw[0],), evidence, 1.0 if named > 0.5 or used else 0.8)
-    parts, told = in_part_order(base if len(base) > 1 else raw)
+    parts, told = in_part_order(base, raw[0]) if len(base) > 1 else in_part_order(raw, base[0])
     evidence = f"{order}, shapes add up" + (", parts named" if told else "")
     confidence = 0.95 if told else 0.6
     if len(base) > 1:

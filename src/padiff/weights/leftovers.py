@@ -14,9 +14,9 @@ def joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair
     """Siblings that make up one unit of the other side, though something else is used between them."""
     pairs: list[UnitPair] = []
     for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
-        families: dict[str, list[Unit]] = defaultdict(list)
+        families: dict[object, list[Unit]] = defaultdict(list)
         for unit in parts_of:
-            families[parent(unit)].append(unit)
+            families[(parent(unit), len(unit.main.shape))].append(unit)
         taken: set[int] = set()
         for whole in wholes_of:
             candidates = [

@@ -32,14 +32,19 @@ KEEPERS = frozenset({None, "parameter_list", "parameter_dict", "sequential", "mo
 """Modules whose tensors say nothing about themselves but name and shape: they may as well live elsewhere."""
 
 
-def plan_weights(base: LiveTree, raw: LiveTree, pairs: ModulePairs, special: FindSpecial) -> WeightPlan:
-    """Plan the whole copy; problems are listed with both sides, and a plan with problems must not be applied."""
-    return _Planner(base, raw, pairs, special).plan()
+def plan_weights(
+    base: LiveTree, raw: LiveTree, pairs: ModulePairs, special: FindSpecial, *, lossy: bool = False
+) -> WeightPlan:
+    """Plan the whole copy; problems are listed with both sides, and a plan with problems must not be applied.
+
+    ``lossy``: raw holds narrower numbers on purpose, and base's are rounded to them.
+    """
+    return _Planner(base, raw, pairs, special, lossy).plan()
 
 
 class _Planner:
-    def __init__(self, base: LiveTree, raw: LiveTree, pairs: ModulePairs, special: FindSpecial) -> None:
-        self.base, self.raw, self.pairs, self.find_special = base, raw, pairs, special
+    def __init__(self, base: LiveTree, raw: LiveTree, pairs: ModulePairs, special: FindSpecial, lossy: bool) -> None:
+        self.base, self.raw, self.pairs, self.find_special, self.lossy = base, raw, pairs, special, lossy
         self.live: dict[Side, LiveTree] = {"base": base, "raw": raw}
         self.tensors = {"base": base.tensors(), "raw": raw.tensors()}
         self.partner: dict[Side, dict[int, int]] = {"base": dict(pairs.pairs), "raw": pairs.base_of()}
@@ -150,7 +155,7 @@ class _Planner:
                 self._add(base, raw, (WeightSource(base.path),), 0)
 
     def _add(self, base: Held, raw: Held, sources: tuple[WeightSource, ...], axis: int) -> None:
-        if loses(base.spec.dtype, raw.spec.dtype, lambda: self._array("base", base.path)):
+        if not self.lossy and loses(base.spec.dtype, raw.spec.dtype, lambda: self._array("base", base.path)):
             self.problems.append(problems.narrowing(base, raw))
             return
         known = base.owner.layer is not None and base.owner.layer == raw.owner.layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from padiff.records import ModuleNode, WeightEntry, WeightProblem
 from padiff.weights.rows import Held
@@ -10,6 +11,8 @@ from padiff.weights.rows import Held
 HINT_MAP = "a LayerMap pairs modules by hand: layer_map.map = {base_module: raw_module}, or layer_map.ignore(module)"
 HINT_SPECIAL = "add_special_init(...) fills a pair of layers with a function of your own"
 HINT_ORDER = "check that both models define the same layers in the same order"
+
+_MOST_LISTED = 6
 
 Place = tuple[ModuleNode, str]
 """A module and the path to print with it, of the module itself or of one of its tensors."""
@@ -49,6 +52,17 @@ def no_tensor(side: str, held: Held, other: ModuleNode) -> WeightProblem:
     )
 
 
+def no_tensors(side: str, tensors: Sequence[tuple[Held, ModuleNode]]) -> WeightProblem:
+    """Parameters of paired modules that their partners do not have, all of them in one."""
+    held, other = tensors[0]
+    found = no_tensor(side, held, other)
+    if len(tensors) == 1:
+        return found
+    named = ", ".join(f"{one.path} {list(one.spec.shape)}" for one, _ in tensors[1 : 1 + _MOST_LISTED])
+    more = f" and {len(tensors) - 1 - _MOST_LISTED} more" if len(tensors) > 1 + _MOST_LISTED else ""
+    return replace(found, message=f"{found.message}; the same is true of {named}{more}")
+
+
 def no_such(held: Held, of: str, other: ModuleNode) -> str:
     return f"{of} module {other.path or '(model)'} ({other.kind}) has no such {held.role}"
 
@@ -58,7 +72,10 @@ def no_module(
 ) -> WeightProblem:
     """A module with parameters that corresponds to nothing; ``near`` is where the other model would have it."""
     of = "raw" if side == "base" else "base"
-    shapes = ", ".join(f"{held.name} {list(held.spec.shape)}" for held in tensors)
+    shapes = ", ".join(f"{held.name} {list(held.spec.shape)}" for held in tensors[:_MOST_LISTED])
+    if len(tensors) > _MOST_LISTED:
+        shapes += f" and {len(tensors) - _MOST_LISTED} more"
+    place = f"; {of} would have it in {near.path} ({near.kind})" if near.path else ""
     waiting = ", ".join(f"{other.path or '(model)'} ({other.kind})" for other in others[:3])
     also = f"; {of} has without partner: {waiting}" if waiting else ""
     return _sides(
@@ -66,7 +83,7 @@ def no_module(
         (node, node.path),
         (near, near.path),
         f"no module of {of} corresponds to {node.path or '(model)'} ({node.kind}) of {side}; "
-        f"its parameters: {shapes}{also}",
+        f"its parameters: {shapes}{place}{also}",
         f"{HINT_ORDER}; {HINT_MAP}",
     )
 

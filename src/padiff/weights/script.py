@@ -37,9 +37,9 @@ def take(base, source):
     if "start" in how:
         array = array[(slice(None),) * how["axis"] + (slice(how["start"], how["stop"]),)]
     if "interleaved" in how:
-        heads, parts, part = how["interleaved"]
+        heads, start, stop = how["interleaved"]
         moved = np.moveaxis(array, how["axis"], 0)
-        moved = moved.reshape(heads, parts, -1, *moved.shape[1:])[:, part]
+        moved = moved.reshape(heads, -1, *moved.shape[1:])[:, start:stop]
         array = np.moveaxis(moved.reshape(-1, *moved.shape[2:]), 0, how["axis"])
     return array.transpose(how["permute"]) if "permute" in how else array
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from padiff.weights.fitting import UnitPair, part_role
 from padiff.weights.telling import rest
 from padiff.weights.units import Unit
-from padiff.weights.words import likeness
+from padiff.weights.words import canonical, likeness, numbers_of
 
 
 def pair_stacks(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
@@ -19,34 +19,59 @@ def pair_stacks(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPai
         if not stacks:
             continue
         families = _families(lists_of)
+        outer = (_common(stacks_of), _common(lists_of))
         taken: set[int] = set()
         for stack in stacks:
-            found = _members(stack, families, taken)
+            found = _members(stack, families, taken, outer)
             if found:
                 taken.update(id(unit) for unit in found)
-                evidence = "one axis more, numbered siblings"
                 left, right = ((stack,), tuple(found)) if base_is_stack else (tuple(found), (stack,))
-                pairs.append(UnitPair(left, right, evidence, 0.9, stacked=True))
+                counted = _counted(found)
+                which = "numbered siblings" if counted else "siblings in the order they are defined in"
+                confidence = 0.9 if counted else 0.6
+                pairs.append(UnitPair(left, right, f"one axis more, {which}", confidence, stacked=True))
     base, raw = rest(base, raw, pairs)
     return pairs, base, raw
 
 
 def _families(units: Sequence[Unit]) -> dict[tuple[str, ...], list[Unit]]:
-    """Matrices whose paths differ in one number, by that path; in the order of the number."""
+    """Matrices whose paths differ in one number, or in the name of an expert, by that path; in order."""
     found: dict[tuple[str, ...], list[Unit]] = defaultdict(list)
     for unit in units:
         parts = unit.path.split(".")
         if len(unit.main.shape) == 2 and len(unit.atoms) == 1:
             for place, part in enumerate(parts):
-                if part.isdigit():
+                named = place > 0 and canonical(parts[place - 1]) == "expert"
+                if part.isdigit() or named:
                     siblings = (*parts[:place], "*", *parts[place + 1 :])
                     found[siblings].append(unit)
-    for family in found.values():
-        family.sort(key=lambda unit: unit.numbers)
+    for key, family in found.items():
+        place = key.index("*")
+        family.sort(key=lambda unit: _rank(unit, place))
     return {key: family for key, family in found.items() if len(family) > 1}
 
 
-def _members(stack: Unit, families: dict[tuple[str, ...], list[Unit]], taken: set[int]) -> list[Unit]:
+def _rank(unit: Unit, place: int) -> tuple[int, str, int]:
+    """By number or letter, else as defined."""
+    name = unit.path.split(".")[place]
+    return int(name) if name.isdigit() else 0, name if len(name) == 1 else "", unit.order
+
+
+def _counted(members: Sequence[Unit]) -> bool:
+    """Numbers or letters say which comes first."""
+    paths = zip(*(unit.path.split(".") for unit in members), strict=True)
+    return any(len(set(names)) > 1 and all(n.isdigit() or len(n) == 1 for n in names) for names in paths)
+
+
+def _common(units: Sequence[Unit]) -> int:
+    """How many numbers all of a model's units have in common: those of wrappers."""
+    shortest = min((unit.numbers for unit in units), key=len, default=())
+    return next((n for n in range(len(shortest), 0, -1) if all(u.numbers[:n] == shortest[:n] for u in units)), 0)
+
+
+def _members(
+    stack: Unit, families: dict[tuple[str, ...], list[Unit]], taken: set[int], outer: tuple[int, int]
+) -> list[Unit]:
     """The siblings, or per sibling the parts in order, that fill a stack; empty when none do."""
     count, rows, columns = stack.main.shape
     best: tuple[float, list[Unit]] = (0.0, [])
@@ -54,7 +79,7 @@ def _members(stack: Unit, families: dict[tuple[str, ...], list[Unit]], taken: se
         key: family
         for key, family in families.items()
         if len(family) == count
-        and _outer(family[0].numbers) == stack.numbers
+        and numbers_of(".".join(key))[outer[1] :] == stack.numbers[outer[0] :]
         and not any(id(unit) in taken for unit in family)
     }
     for key, family in same.items():
@@ -69,7 +94,3 @@ def _members(stack: Unit, families: dict[tuple[str, ...], list[Unit]], taken: se
                 both = [unit for pair in zip(family, other, strict=True) for unit in pair]
                 best = max(best, (value + 1.0, both), key=lambda option: option[0])
     return best[1]
-
-
-def _outer(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    return numbers[:-1]

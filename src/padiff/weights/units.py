@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +13,11 @@ from padiff.frameworks.layers import Stored
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import ModuleNode, Usage
 from padiff.weights.rows import Held, rows_of
-from padiff.weights.words import numbers_of
+from padiff.weights.words import numbers_of, words_of
 
 UNKNOWN = "??"
 """Axes of a matrix that nobody says the orientation of."""
+_RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?")
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,13 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
         if node.atomic:
             hidden.add(node.index)
         found += _units_of_node(live, node)
-    found = _oriented(found)
+    found = _with_biases_beside(_oriented(found))
     tensors = live.tensors()
     found = [replace(unit, values=_extremes(live, unit, tensors)) for unit in found]
     found = [
         replace(unit, use=_first(unit, use), order=place, made=_made(unit, usage)) for place, unit in enumerate(found)
     ]
-    return sorted(_by_number(found), key=lambda unit: (unit.use, unit.order))
+    return _in_list_order(sorted(found, key=lambda unit: (unit.use, unit.order)))
 
 
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
@@ -119,13 +121,18 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
             continue
         for place, part in enumerate(stored.parts):
             prefix, _, role = part.rpartition(".")
+            if recurrent := _RECURRENT.fullmatch(role):
+                prefix, role = f"l{recurrent[2]}", recurrent[1] + (recurrent[3] or "")
             groups[(prefix, "")][role] = _atom(held, stored, place)
+    if set(groups) == {("l0", "")}:
+        groups = {("", ""): groups[("l0", "")]}
     units = []
     for (prefix, _), atoms in groups.items():
-        layer = (
-            (spec.layer if not prefix else "linear") if spec and any(a.held.stored for a in atoms.values()) else None
-        )
-        owner = _owner(live, node, atoms) if prefix and spec else node
+        stacked = spec is not None and bool(re.fullmatch(r"l\d+", prefix))  # one of several recurrent layers
+        layer = None
+        if spec and any(a.held.stored for a in atoms.values()):
+            layer = "linear" if prefix and not stacked else spec.layer
+        owner = _owner(live, node, atoms) if prefix and spec and not stacked else node
         path = owner.path if owner is not node else join(node.path, prefix) if prefix else node.path
         label = _label(live, owner) + path.removeprefix(owner.path)
         units.append(Unit(owner, path, layer, dict(atoms), label=label.lstrip("."), numbers=numbers_of(label)))
@@ -213,20 +220,69 @@ def _first(unit: Unit, use: Mapping[str, int]) -> float:
     return min((use.get(atom.held.path, math.inf) for atom in unit.atoms.values()), default=math.inf)
 
 
-def _by_number(units: list[Unit]) -> list[Unit]:
-    """Numbered siblings used out of their order (experts, as the router will) are taken in it."""
-    families: dict[tuple[str, ...], list[Unit]] = defaultdict(list)
+def _with_biases_beside(units: list[Unit]) -> list[Unit]:
+    """A fused projection whose module keeps the biases of its parts itself (``q_bias``, ``v_bias``), in its parts."""
+    beside: dict[int, dict[str, Unit]] = defaultdict(dict)
+    for unit in units:
+        name = re.fullmatch(r"([qkv])_?bias", unit.path.rpartition(".")[2])
+        if name and unit.layer is None and len(unit.main.shape) == 1 and len(unit.atoms) == 1:
+            beside[unit.node.index][name[1]] = unit
+    found: list[Unit] = []
+    gone: set[int] = set()
+    for unit in units:
+        biases = beside.get(unit.node.index) or beside.get(unit.node.parent, {})
+        fused = set(unit.atoms) == {"weight"} and "qkv" in words_of(unit.label) and len(unit.main.shape) == 2
+        sizes = {bias.main.shape[0] for bias in biases.values()}
+        if not fused or sizes != {unit.main.neutral[0] // 3}:
+            found.append(unit)
+            continue
+        gone.update(id(bias) for bias in biases.values())
+        size = unit.main.neutral[0] // 3
+        for place, part in enumerate("qkv"):
+            atoms = {"weight": replace(unit.main, start=place * size, size=size, parts=3)}
+            if part in biases:
+                atoms["bias"] = biases[part].main
+            path, label = join(unit.path, part), join(unit.label, part)
+            found.append(replace(unit, path=path, label=label, layer="linear", atoms=atoms))
+    return [unit for unit in found if id(unit) not in gone]
+
+
+def halves(unit: Unit) -> list[Unit]:
+    """A layer's weight and its bias each for itself: a bias may be kept elsewhere, or be left out."""
+    if set(unit.atoms) != {"weight", "bias"}:
+        return [unit]
+    weight, bias = unit.atoms["weight"], unit.atoms["bias"]
+    path, label = f"{unit.path}.bias".lstrip("."), f"{unit.label}_bias".lstrip("_")
+    return [
+        replace(unit, atoms={"weight": weight}),
+        replace(unit, path=path, label=label, atoms={"weight": bias}, values=None, made=0, layer=None),
+    ]
+
+
+def _in_list_order(units: list[Unit]) -> list[Unit]:
+    """Members of a list that are used out of their order, or not at all, taken in it, each as a whole.
+
+    Experts are used as the router will; and blocks that a port calls in the wrong order, or leaves out, are not
+    to be filled with each other's weights.
+    """
+    lists: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
         parts = unit.path.split(".")
         for place, part in enumerate(parts):
             if part.isdigit():
-                key = (*parts[:place], "*", *parts[place + 1 :])
-                families[key].append(unit)
-    changed: dict[int, float] = {}
-    for family in families.values():
-        used = [unit.use for unit in family]
-        if len(family) > 1 and used != sorted(used):
-            start = min(used)
-            for place, unit in enumerate(family):
-                changed[unit.order] = start + place * 1e-6 if start < math.inf else math.inf
-    return [replace(unit, use=changed.get(unit.order, unit.use)) for unit in units]
+                lists[".".join(parts[:place])][int(part)].append(unit)
+    for _, members in sorted(lists.items(), key=lambda item: item[0].count(".")):
+        if len(members) < 2 or not _out_of_order(members):
+            continue
+        inside = {unit.order for one in members.values() for unit in one}
+        start = next(place for place, unit in enumerate(units) if unit.order in inside)
+        later = [unit for unit in units[start:] if unit.order not in inside]
+        place_of = {unit.order: place for place, unit in enumerate(units)}
+        ordered = [u for n in sorted(members) for u in sorted(members[n], key=lambda unit: place_of[unit.order])]
+        units = [*units[:start], *ordered, *later]
+    return units
+
+
+def _out_of_order(members: Mapping[int, Sequence[Unit]]) -> bool:
+    used = [min(unit.use for unit in members[number]) for number in sorted(members)]
+    return min(used) < math.inf and (used != sorted(used) or max(used) == math.inf)

@@ -40,6 +40,15 @@ _TO_ONE = {other: one for one, others in SYNONYMS.items() for other in others.sp
 _EMPTY = frozenset({"", "model", "module", "self", "self_attn", "backbone", "base", "transformer", "net"})
 
 
+def canonical(word: str) -> str:
+    """The common form of a word that has one, else ""."""
+    return _TO_ONE.get(word, word if word in SYNONYMS else "")
+
+
+def synonyms_of(word: str) -> list[str]:
+    return SYNONYMS.get(word, "").split()
+
+
 @functools.lru_cache(maxsize=65536)
 def words_of(path: str) -> tuple[str, ...]:
     """Words of a dotted path from the outside in, each brought to its common form."""

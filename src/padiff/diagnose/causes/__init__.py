@@ -2,3 +2,4 @@
 
 from padiff.diagnose.causes.explain import explain as explain
 from padiff.diagnose.causes.settings import differing_settings as differing_settings
+from padiff.diagnose.causes.training import stopped_gradient as stopped_gradient

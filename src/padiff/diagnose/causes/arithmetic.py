@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 
 from padiff.diagnose.causes.ratios import readings, told
-from padiff.diagnose.causes.trial import Trial, factor, gap, rms
+from padiff.diagnose.causes.trial import Trial, factor, gap, plain, rms
 from padiff.records import Array, Cause
 
 
@@ -36,6 +36,27 @@ def scale(trial: Trial) -> Iterator[Cause]:
         yield Cause("scale", text, 0.35)  # an eps, an n - 1 in place of n, look the same from here
     else:
         yield Cause("scale", text, 0.9 if known else 0.75)
+
+
+def scale_before_bias(trial: Trial) -> Iterator[Cause]:
+    """Raw's tensor, less a bias that is added last, is base's times one number."""
+    if not trial.rich or trial.expected.ndim < 2 or trial.scene.phase != "forward":
+        return
+    inner = {name: plain(w) for name, w in trial.scene.inner_weights.items() if w.dtype.kind == "f"}
+    for name, weight in (trial.base_weights | trial.raw_weights | inner).items():
+        if weight.ndim != 1 or not name.endswith("bias") or weight.size not in trial.expected.shape[1:]:
+            continue
+        axis = trial.expected.ndim - 1 - trial.expected.shape[::-1].index(weight.size)
+        vector = weight.reshape([-1 if place == axis else 1 for place in range(trial.expected.ndim)])
+        base, raw = trial.expected - vector, trial.found - vector
+        back = factor(base, raw)
+        if not math.isfinite(back) or abs(back) < 1e-6 or rms(weight) == 0 or not trial.repairs(raw * back + vector):
+            continue
+        if abs(back + 1) < 1e-4:
+            yield Cause("sign", f"what raw adds {name} to is base's with the other sign", 0.9)
+        else:
+            yield Cause("scale", f"what raw adds {name} to is base's times {told(trial, 1 / back)}", 0.88)
+        return
 
 
 def _near(value: float, *wanted: float) -> bool:
@@ -145,8 +166,22 @@ def another_residual(trial: Trial) -> Iterator[Cause]:
     like = {name: (tensor, trial.few(tensor)) for name, tensor in (trial.like | trial.spread).items()}
     for (right, (base, few_base)), (wrong, (raw, few_raw)) in permutations(like.items(), 2):
         if gap(few, few_base - few_raw) <= 0.3 * rms(few) and trial.repairs(trial.found + base - raw):
-            yield Cause("misplaced residual", f"raw adds {wrong} where base adds {right}", 0.93)
+            left_out = _left_out(trial, right, wrong, raw)
+            yield left_out or Cause("misplaced residual", f"raw adds {wrong} where base adds {right}", 0.93)
             return
+
+
+def _left_out(trial: Trial, right: str, wrong: str, raw: Array) -> Cause | None:
+    """Where base takes what a module returned, raw takes what that module was given."""
+    for path, returned in trial.scene.around.items():
+        given = trial.scene.handed.get(path)
+        if given is None or given.size != raw.size or right != f"what {path} returned" or returned.size != raw.size:
+            continue
+        own = trial.like.get(f"what {path} was given")
+        if own is not None and gap(own, raw) <= 1e-6 * rms(raw):
+            text = f"raw takes {wrong} where base takes what {path} makes of it: {path} is left out"
+            return Cause("left out", text, 0.94)
+    return None
 
 
 def branch_scale(trial: Trial) -> Iterator[Cause]:

@@ -12,8 +12,10 @@ from padiff.diagnose.causes import (
     attention,
     layouts,
     linear,
+    masks,
     norms,
     numerics,
+    optimizers,
     randomness,
     reductions,
     rope,
@@ -27,10 +29,15 @@ from padiff.records import Cause
 
 Finder = Callable[[Trial], Iterator[Cause]]
 
-FIRST: tuple[Finder, ...] = (randomness.nondeterminism, settings.by_settings, numerics.nan_origin)
+FIRST: tuple[Finder, ...] = (
+    randomness.nondeterminism,
+    settings.by_settings,
+    numerics.nan_origin,
+    numerics.nan_from_mask,
+)
 """Asked whatever the tensors look like."""
 
-MASKS: tuple[Finder, ...] = (attention.mask,)
+MASKS: tuple[Finder, ...] = (masks.mask,)
 """Asked also where tensors hold values that are not finite."""
 
 UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)
@@ -39,7 +46,7 @@ UNLIKE: tuple[Finder, ...] = (layouts.axes, layouts.shapes)
 WHOLE: tuple[Finder, ...] = (numerics.integers, layouts.axes, layouts.shifted, layouts.rearranged)
 """Asked where both tensors hold integers."""
 
-STEP: tuple[Finder, ...] = (training.optimizer, linear.untied)
+STEP: tuple[Finder, ...] = (optimizers.optimizer, linear.untied)
 """Asked of weights after a step."""
 
 ALIKE: tuple[Finder, ...] = (
@@ -47,6 +54,7 @@ ALIKE: tuple[Finder, ...] = (
     training.statistics,
     training.loss,
     arithmetic.scale,
+    arithmetic.scale_before_bias,
     arithmetic.bias,
     arithmetic.residual,
     arithmetic.another_residual,

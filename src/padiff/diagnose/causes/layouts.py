@@ -75,7 +75,7 @@ def shifted(trial: Trial) -> Iterator[Cause]:
     for axis, length in enumerate(expected.shape):
         if length < 2 or expected.size < 8:
             continue
-        if trial.repairs(np.flip(found, axis)):
+        if length > 2 and trial.repairs(np.flip(found, axis)):
             yield Cause("reversed", f"raw's values are base's back to front along axis {axis}", 0.92)
             return
         for step in (1, -1, 2, -2):
@@ -112,32 +112,32 @@ def rearranged(trial: Trial) -> Iterator[Cause]:
         length = expected.shape[axis]
         if not 2 <= length <= 1 << 16 or expected.size < 4 * length:
             continue
-        order = _order(expected, found, axis)
-        if order is None or not trial.repairs(np.take(found, np.argsort(order), axis)):
+        places = order(expected, found, axis)
+        if places is None or not trial.repairs(np.take(found, np.argsort(places), axis)):
             continue
-        yield _named_order(trial, order, axis)
+        yield named_order(trial, places, axis)
         return
 
 
-def _order(expected: Array, found: Array, axis: int) -> Array | None:
+def order(expected: Array, found: Array, axis: int) -> Array | None:
     """Which slice of base each slice of raw is, by a random number made of every slice."""
     rows = [np.moveaxis(t, axis, 0).reshape(t.shape[axis], -1) for t in (expected, found)]
     mix = np.random.default_rng(0).normal(size=rows[0].shape[1])
     marks = [row @ mix for row in rows]
     places = [np.argsort(mark, kind="stable") for mark in marks]
-    order = np.empty(len(marks[0]), dtype=np.int64)
-    order[places[1]] = places[0]
-    return None if np.array_equal(order, np.arange(len(order))) else order
+    found_at = np.empty(len(marks[0]), dtype=np.int64)
+    found_at[places[1]] = places[0]
+    return None if np.array_equal(found_at, np.arange(len(found_at))) else found_at
 
 
-def _named_order(trial: Trial, order: Array, axis: int) -> Cause:
-    length = len(order)
+def named_order(trial: Trial, places: Array, axis: int) -> Cause:
+    length = len(places)
     for parts in (part for part in range(2, length) if length % part == 0):
         woven = np.arange(length).reshape(parts, -1).T.ravel()
-        if np.array_equal(order, woven):
+        if np.array_equal(places, woven):
             text = f"along axis {axis}, base holds {parts} parts one after the other and raw holds them interleaved"
             return Cause("head order", text, 0.93)
-        starts = order.reshape(parts, -1)
+        starts = places.reshape(parts, -1)
         steps = starts - starts[:, :1]
         if np.array_equal(steps, np.broadcast_to(np.arange(length // parts), steps.shape)):
             blocks = (starts[:, 0] // (length // parts)).tolist()
@@ -145,7 +145,7 @@ def _named_order(trial: Trial, order: Array, axis: int) -> Cause:
                 text = f"of {parts} equal parts along axis {axis}, raw has those of base in the order {blocks}"
                 return Cause("head order", text, 0.93)
     if axis == trial.expected.ndim - 1 or length <= 64:
-        moved = int((order != np.arange(length)).sum())
+        moved = int((places != np.arange(length)).sum())
         return Cause(
             "order", f"raw has base's slices along axis {axis} in another order; {moved} are not in their place", 0.85
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from padiff.diagnose.causes.layouts import named_order, order
 from padiff.diagnose.causes.numerics import rounded
 from padiff.diagnose.causes.ratios import told
 from padiff.diagnose.causes.trial import Trial, factor, gap, rms
@@ -113,6 +114,9 @@ def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
     if bases[0] and bases[1] and abs(bases[0] / bases[1] - 1) > 1e-4:
         text = f"the angles of raw's {name} have base {bases[1]:.6g}, those of base's {bases[0]:.6g}"
         return Cause("rope base", text, 0.93)
+    moved = _moved_rows(trial, name, own, weight)
+    if moved is not None:
+        return moved
     share = factor(weight, own)
     off = np.abs(own - weight) > _CLOSE * max(rms(own), 1e-30)
     most = float(np.abs(own - weight).max())
@@ -122,6 +126,23 @@ def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
     if "running" in name and trial.scene.phase == "forward":
         return Cause("weights differ", text, 0.6)  # each side keeps statistics its own way; it need not show
     return Cause("weights differ", text, 0.9)
+
+
+def _moved_rows(trial: Trial, name: str, own: Array, weight: Array) -> Cause | None:
+    """Base's weight with its rows, its parts or its heads in another order."""
+    for axis in range(weight.ndim):
+        if weight.ndim < 2 or not 2 <= weight.shape[axis] <= 1 << 16:
+            continue
+        places = order(own, weight, axis)
+        if places is None or gap(np.take(weight, np.argsort(places), axis), own) > _CLOSE * rms(own):
+            continue
+        cause = named_order(trial, places, axis)
+        count = int((places != np.arange(len(places))).sum())
+        text = f"raw's {name} holds base's values in another order: {cause.evidence}"
+        if cause.name == "order" and count * 4 < len(places):  # a few rows at most: nothing to do with a layout
+            return Cause("weights differ", f"{count} rows along axis {axis} of raw's {name} have changed places", 0.92)
+        return Cause(cause.name, text, 0.94)
+    return None
 
 
 def _geometric(tensor: Array) -> float | None:

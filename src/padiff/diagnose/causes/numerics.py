@@ -35,7 +35,7 @@ def nan_origin(trial: Trial) -> Iterator[Cause]:
             yield Cause("nan", f"{count}; {side}'s {name} holds values that are not finite", 0.99)
             return
     for name, tensor in trial.at_hand.items():
-        if not np.isfinite(tensor).all():
+        if np.any(np.isnan(tensor) | np.isposinf(tensor)):  # -inf is what masks are made of
             yield Cause("nan", f"{count}; {name} holds values that are not finite, which the other side survives", 0.98)
             return
     other = expected if side == "raw" else found
@@ -45,6 +45,18 @@ def nan_origin(trial: Trial) -> Iterator[Cause]:
         yield Cause("overflow", text, 0.98)
         return
     yield Cause("nan", f"{count}; inputs and weights are finite, so it arises here", 0.97)
+
+
+def nan_from_mask(trial: Trial) -> Iterator[Cause]:
+    """What is -inf in a mask at hand turns into NaN when it is multiplied by zero, or when a row has nothing else."""
+    if trial.finite or not trial.same_shape or np.isnan(trial.expected).any() or not np.isnan(trial.found).any():
+        return
+    for name, tensor in trial.at_hand.items():
+        if tensor.ndim < 2 or not np.any(np.isneginf(tensor)) or np.any(tensor[np.isfinite(tensor)] != 0):
+            continue
+        text = f"{name} is a mask of 0 and -inf: times zero, or in a row that keeps nothing, -inf gives NaN"
+        yield Cause("mask", text, 0.6, tested=False)
+        return
 
 
 def integers(trial: Trial) -> Iterator[Cause]:

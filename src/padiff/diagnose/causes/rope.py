@@ -51,7 +51,8 @@ def base_of(speeds: Array, least: float = 1e-6) -> float | None:
     if live.sum() < 2 or abs(float(speeds[0]) - 1) > 1e-2:
         return None
     k = np.arange(len(speeds))[live]
-    slope = float(np.dot(k, np.log(speeds[live])) / np.dot(k, k))
+    trust = speeds[live] ** 2  # the slower, the less is left of it in a table
+    slope = float(np.dot(trust * k, np.log(speeds[live])) / np.dot(trust * k, k))
     return math.exp(-slope * len(speeds))
 
 
@@ -79,6 +80,8 @@ def turning(x: Array, turned: Array, bound: float) -> Turning | None:
 def rope(trial: Trial) -> Iterator[Cause]:
     """Both sides turn the same tensor at hand, each its own way."""
     bound = 0.3 * trial.gap
+    if trial.repairs(-trial.found):  # half a turn, of everything
+        return
     for name, x in trial.like.items():
         right = turning(x, trial.expected, bound)
         if right is None or gap(x, trial.expected) <= bound:
@@ -122,7 +125,7 @@ def _offset(turns: Array, speeds: Array) -> Cause:
 def rope_apart(trial: Trial) -> Iterator[Cause]:
     """Raw's tensor is base's turned further, by an angle that depends on position and pair alone."""
     expected, found = trial.expected, trial.found
-    if expected.ndim < 3 or expected.size < 64:
+    if expected.ndim < 3 or expected.size < 64 or trial.repairs(-found):
         return
     right = turning(expected, found, 0.3 * trial.gap)
     if right is None:
@@ -166,7 +169,7 @@ def rope_table(trial: Trial) -> Iterator[Cause]:
         yield Cause("rope pairing", text, 0.96)
     elif right.function != wrong.function:
         yield Cause("operands", f"base's table holds the {right.function}, raw's the {wrong.function}", 0.95)
-    elif abs(right.base / wrong.base - 1) > 1e-3:
+    elif abs(right.base / wrong.base - 1) > 5e-3:
         yield Cause("rope base", f"the angles have base {right.base:.6g} in base and {wrong.base:.6g} in raw", 0.95)
 
 
@@ -183,7 +186,7 @@ def _table(rows: Array) -> _Table | None:
             if np.abs(one - other).max() > 1e-5:
                 continue
             # A cosine close to one says little of its angle.
-            base = base_of(np.asarray(inverse(np.clip(one[1], -1, 1))), 0.05 if function == "cosine" else 1e-6)
+            base = base_of(np.asarray(inverse(np.clip(one[1], -1, 1))), 3e-3 if function == "cosine" else 1e-6)
             if base is None:
                 continue
             speeds = base ** (-np.arange(half) / half)

@@ -8,19 +8,33 @@ from collections.abc import Iterator
 import numpy as np
 
 from padiff.diagnose.causes.ratios import readings, told
-from padiff.diagnose.causes.trial import Trial, factor, gap, plain, rms
-from padiff.records import Array, Cause
+from padiff.diagnose.causes.trial import Trial, Unary, both, factor, gap, plain, rms
+from padiff.records import Array, Cause, Divergence
 
 
 def no_gradient(trial: Trial) -> Iterator[Cause]:
     """One side's gradient is missing or zero."""
     if trial.scene.phase not in ("backward", "gradient"):
         return
+    if trial.scene.unreached:
+        last = trial.scene.unreached[-1]
+        text = f"no gradient comes back to what {last} returned in raw, and one does in base: a detach, a no_grad"
+        yield Cause("no gradient", text, 0.97)
+        return
     for tensor, other, side in ((trial.found, trial.expected, "raw"), (trial.expected, trial.found, "base")):
         if not np.any(tensor) and np.any(other):
             text = f"{side}'s gradient is zero or missing and the other side's is not: a detach, a no_grad, a freeze"
             yield Cause("no gradient", text, 0.95)
             return
+
+
+def stopped_gradient(divergence: Divergence) -> tuple[Cause, ...]:
+    """One side does not follow gradients where the other does: told by what is tracked, not by any number."""
+    outcome = divergence.comparison.outcome
+    if outcome.reason != "structure" or divergence.phase not in ("backward", "gradient"):
+        return ()
+    what = divergence.note or outcome.message
+    return (Cause("no gradient", f"{what}; the other side does: a detach, a no_grad, a frozen parameter", 0.97),)
 
 
 def masked_gradient(trial: Trial) -> Iterator[Cause]:
@@ -54,11 +68,19 @@ def straight_gradient(trial: Trial) -> Iterator[Cause]:
 
 
 def loss(trial: Trial) -> Iterator[Cause]:
-    """One loss is the other times a count: a sum for a mean."""
+    """One loss is the other times a count: a sum for a mean. Or each is something plain of what the model returned."""
     if trial.scene.role != "loss" or trial.expected.size != 1:
         return
     base, raw = float(trial.expected.ravel()[0]), float(trial.found.ravel()[0])
-    if base == 0 or raw == 0 or not (math.isfinite(base) and math.isfinite(raw)):
+    if not (math.isfinite(base) and math.isfinite(raw)):
+        return
+    right, wrong = (_losses(trial, value) for value in (base, raw))
+    for one, other in ((one, other) for one in right for other in wrong if one[:2] != other[:2]):
+        same = one[0] == other[0]
+        text = f"base's loss is {one[1]} {one[0]} of {one[2]}, raw's {other[1]} {other[0]} of {other[2]}"
+        yield Cause("reduction" if same and one[1] != other[1] else "loss function", text, 0.95)
+        return
+    if base == 0 or raw == 0:
         return
     ratio = raw / base
     counts: dict[float, str] = {}
@@ -77,111 +99,44 @@ def loss(trial: Trial) -> Iterator[Cause]:
         yield Cause("sign", "raw's loss is base's with the other sign", 0.9)
     elif readings(trial, ratio, 1e-6):
         yield Cause("scale", f"raw's loss is base's times {told(trial, ratio)}", 0.6)
+    for side, ways in (("base", right), ("raw", wrong)):
+        if ways:
+            what, how, name = ways[0]
+            text = f"{side}'s loss is {how} {what} of {name}, the other side's is not"
+            yield Cause("loss function", text, 0.8)
+            return
 
 
-# ------------------------------------------------------------------ the step of an optimizer
+def _losses(trial: Trial, value: float) -> list[tuple[str, str, str]]:
+    """Plain losses of what the model returned that have this value: of what, how reduced, of which output."""
+    found: list[tuple[str, str, str]] = []
+    for name, tensor in trial.scene.given.items():
+        if tensor.dtype.kind not in "fV" or not tensor.size:
+            continue
+        y = plain(tensor)
+        for what, function in _TERMS.items():
+            terms = function(y)
+            close = 2e-5 * rms(terms) * (1 + 1 / math.sqrt(terms.size))  # terms may cancel
+            for how, made, share in (
+                ("the mean", float(terms.mean()), 1.0),
+                ("the sum", float(terms.sum()), float(terms.size)),
+                ("the mean over all but the first axis, summed,", float(terms.sum()) / len(y), terms.size / len(y))
+                if y.ndim
+                else ("", math.nan, 1.0),
+            ):
+                if abs(made - value) <= close * share and abs(made - value) <= 1e-3 * abs(value):
+                    found.append((what, how, f"its output {name}".strip()))
+    return found[:4]
 
 
-def optimizer(trial: Trial) -> Iterator[Cause]:
-    """What each side added to the weight in the step, against each other, the weight and its gradient."""
-    scene = trial.scene
-    if scene.phase != "weight" or scene.before is None or not trial.same_shape:
-        return
-    before = plain(trial.cut(scene.before))
-    if before.shape != trial.expected.shape or before.size < 2:
-        return
-    base, raw = trial.expected - before, trial.found - before
-    if not np.any(raw) or not np.any(base):
-        side = "raw" if not np.any(raw) else "base"
-        yield Cause("not updated", f"{side}'s step leaves the weight as it was: the optimizer does not hold it", 0.95)
-        return
-    yield from _decay(trial, before, base, raw)
-    yield from _step_size(trial, before, base, raw)
-    if scene.gradient is not None:
-        yield from _rule(trial, before, plain(trial.cut(scene.gradient)), base, raw)
-
-
-def _both(trial: Trial, name: str) -> str:
-    base, raw = trial.scene.base_settings.get(name), trial.scene.raw_settings.get(name)
-    return f"; {name} is {raw!r} in raw and {base!r} in base" if base is not None or raw is not None else ""
-
-
-def _step_size(trial: Trial, before: Array, base: Array, raw: Array) -> Iterator[Cause]:
-    back = factor(base, raw)
-    if before.size < 4 or not (math.isfinite(back) and back) or not trial.repairs(before + back * raw):
-        return
-    ratio = 1 / back
-    text = f"raw's step is base's times {ratio:.6g}"
-    settings = trial.scene.base_settings, trial.scene.raw_settings
-    rates = [side.get("lr") for side in settings]
-    if rates[0] and rates[1] and abs(rates[1] / rates[0] / ratio - 1) < 1e-3:
-        yield Cause("lr", f"{text}{_both(trial, 'lr')}", 0.96)
-        return
-    for m in {*trial.numbers("momentum")}:
-        for value, name, words in ((1 + m, "nesterov", "1 + momentum"), (1 - m, "dampening", "1 - momentum")):
-            if m and any(abs(ratio / v - 1) < 1e-3 for v in (value, 1 / value)):
-                yield Cause(name, f"{text}, which is {words} of {m:g}", 0.94)
-                return
-    for b1 in {*trial.numbers("beta1"), 0.9}:
-        for b2 in {*trial.numbers("beta2"), 0.999}:
-            value = (1 - b1) / math.sqrt(1 - b2)
-            if any(abs(ratio / v - 1) < 2e-3 for v in (value, 1 / value)):
-                text += f", which is (1 - {b1:g}) / sqrt(1 - {b2:g})"
-                yield Cause("bias correction", f"{text}: one side does not correct its moments", 0.94)
-                return
-    if abs(ratio + 1) < 1e-4:
-        yield Cause("sign", "raw's step goes the other way", 0.93)
-    else:
-        yield Cause("lr", f"{text}{_both(trial, 'lr')}", 0.9 if abs(ratio - 1) > 1e-2 else 0.6)
-
-
-def _decay(trial: Trial, before: Array, base: Array, raw: Array) -> Iterator[Cause]:
-    apart = raw - base
-    share = factor(apart, before)
-    if before.size < 4 or not (math.isfinite(share) and share) or gap(apart, share * before) > 0.1 * rms(apart):
-        return
-    if trial.repairs(trial.found - share * before):
-        text = f"raw's step is base's plus {share:.4g} times the weight{_both(trial, 'weight_decay')}"
-        yield Cause("weight decay", text, 0.95)
-
-
-def _rule(trial: Trial, before: Array, gradient: Array, base: Array, raw: Array) -> Iterator[Cause]:
-    """The first step of the usual optimizers, each fitted to both sides."""
-    if gradient.shape != before.shape or before.size < 8:
-        return
-    fits = [_fit(trial, before, gradient, step, side) for side, step in enumerate((base, raw))]
-    if fits[0] is None or fits[1] is None or fits[0][0] == fits[1][0]:
-        return
-    right, wrong = fits[0], fits[1]
-    if not trial.models(before + right[1], before + wrong[1]):
-        return
-    kinds = [fit[0].split(",")[0] for fit in (right, wrong)]
-    name = "eps" if "decay" not in right[0] + wrong[0] else "weight decay"
-    name = name if kinds[0] == kinds[1] else "optimizer"
-    text = f"base's step is that of {right[0]}, raw's that of {wrong[0]}"
-    yield Cause(name, f"{text}{_both(trial, 'eps' if name == 'eps' else 'weight_decay')}", 0.92)
-
-
-def _fit(trial: Trial, before: Array, gradient: Array, step: Array, side: int) -> tuple[str, Array] | None:
-    """The rule whose step comes closest, and the step it makes."""
-    settings = (trial.scene.base_settings, trial.scene.raw_settings)[side]
-    best: tuple[float, str, Array] | None = None
-    decays = {float(settings.get("weight_decay") or 0.0), 0.0, 1e-4, 1e-3, 1e-2, 0.1, *trial.numbers("weight_decay")}
-    epss = dict.fromkeys([*trial.numbers("eps"), 1e-8, 1e-7, 1e-6, 1e-5, 1e-3])
-    for decay in sorted(decays):
-        moved = gradient + decay * before
-        plainly = {"SGD": moved} | {f"Adam, eps {eps:g}": moved / (np.abs(moved) + eps) for eps in epss}
-        for name, direction in plainly.items():
-            words = f"{name}{f', decay {decay:g} in the gradient' if decay else ''}"
-            for columns, label in (((direction,), words), ((direction, before), f"{words}, decay apart")):
-                if decay and len(columns) > 1:
-                    continue
-                solved, *_ = np.linalg.lstsq(np.stack([c.ravel() for c in columns], 1), step.ravel(), rcond=None)
-                made = sum(float(weight) * column for weight, column in zip(solved, columns, strict=True))
-                far = gap(step, np.asarray(made))
-                if best is None or far < 0.5 * best[0]:
-                    best = far, label, np.asarray(made)
-    return None if best is None or best[0] > 0.3 * trial.gap else (best[1], best[2])
+_TERMS: dict[str, Unary] = {
+    "the values": lambda y: y,
+    "the squares": np.square,
+    "the magnitudes": np.abs,
+    "half the squares": lambda y: np.square(y) / 2,
+    "minus the values": np.negative,
+    "minus the logarithms": lambda y: -np.log(np.abs(y) + 1e-300),
+}
 
 
 # ------------------------------------------------------------------ running statistics
@@ -207,9 +162,9 @@ def statistics(trial: Trial) -> Iterator[Cause]:
         momenta = [settings.get("momentum") for settings in (scene.base_settings, scene.raw_settings)]
         text = f"raw takes in {share:.6g} times as much of the batch as base"
         if momenta[0] and momenta[1] and abs(momenta[1] / momenta[0] / share - 1) < 1e-3:
-            yield Cause("momentum", f"{text}{_both(trial, 'momentum')}", 0.97)
+            yield Cause("momentum", f"{text}{both(trial, 'momentum')}", 0.97)
         else:
-            yield Cause("momentum", f"{text}{_both(trial, 'momentum')}", 0.85)
+            yield Cause("momentum", f"{text}{both(trial, 'momentum')}", 0.85)
 
 
 def _variance(trial: Trial, before: Array) -> Iterator[Cause]:

@@ -49,6 +49,7 @@ class Trial:
         scene = self.scene
         named: dict[str, Array] = {f"its input {name}".strip(): t for name, t in scene.given.items()}
         named |= {f"what {path} returned": t for path, t in scene.around.items()}
+        named |= {f"what {path} was given": t for path, t in scene.handed.items()}
         if scene.phase in ("backward", "gradient"):
             named = {f"the gradient of its output {n}".strip(): t for n, t in scene.gradients.items()} | named
         return {name: plain(self.cut(t)) for name, t in list(named.items())[:_MANY] if t.size and t.dtype.kind != "O"}
@@ -177,6 +178,12 @@ class Trial:
                 value = source.get(name)
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     yield float(value)
+
+
+def both(trial: Trial, name: str) -> str:
+    """A setting of both sides, to be told after something else; nothing where neither has it."""
+    base, raw = trial.scene.base_settings.get(name), trial.scene.raw_settings.get(name)
+    return f"; {name} is {raw!r} in raw and {base!r} in base" if base is not None or raw is not None else ""
 
 
 def rms(array: Array) -> float:

@@ -41,6 +41,7 @@ function numbersList(one) {
   const add = (name, value) => value !== null && value !== "" && list.append(make("dt", {}, name), make("dd", {}, value));
   add("tensor", one.tensor);
   if (forms[0] || forms[1]) add("form", forms[0] === forms[1] || !forms[0] ? forms[1] : `base ${forms[0]}, raw ${forms[1] || "unknown"}`);
+  add("layout", outcome.layout);
   if (numbers) {
     if (outcome.reason !== "nonfinite") add("relative error", short(one.relative));
     add("rms error", short(numbers.rmse));

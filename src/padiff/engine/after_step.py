@@ -1,0 +1,182 @@
+"""What a step started from, so that it can be told afterwards why the weights or buffers it left differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from padiff.capture.session import Session
+from padiff.diagnose.scene import Scene
+from padiff.engine.job import Job
+from padiff.engine.scenes import agreement, arrays_of, repeated
+from padiff.frameworks.settings import optimizer_settings_of, settings_of
+from padiff.records import Array, Comparison, Divergence, Value, WeightEntry, WeightPlan
+from padiff.weights import build
+
+MOST_BYTES = 4 << 20
+"""Kept of weights and gradients, all steps together."""
+MOST_ALONE = 64 << 20
+"""Of one weight, where none is small enough."""
+MOST_STEPS = 16
+"""Steps whose gradients are kept; of later ones only the last."""
+
+
+class AfterStep:
+    """Keeps some of base's weights from before the optimizers' first step, and the gradients of every step since."""
+
+    def __init__(self, job: Job, plan: WeightPlan, base: Session) -> None:
+        self._job, self._plan, self._base = job, plan, base
+        self._buffers: tuple[Mapping[str, Value | None], Mapping[str, Value | None]] = ({}, {})
+        self._entries = _chosen(job, plan) if job.optimizers is not None else []
+        self._start: dict[str, Array] = {}
+        self._now: dict[str, Array] = {}
+        self._gradients: dict[str, list[Array]] = {}
+        self._steps = 0
+
+    def keep_weights(self) -> None:
+        """Copy what the next step of base's optimizer starts from."""
+        adapter, parameters = self._job.base.adapter, self._job.base.tensors()
+        self._steps += 1
+        for path in {source.path for entry in self._entries for source in entry.sources}:
+            gradient = adapter.gradient(parameters[path])
+            values = np.array(adapter.to_numpy(parameters[path]))
+            self._start.setdefault(path, values)
+            self._now[path] = values
+            made = np.zeros_like(values) if gradient is None else np.array(adapter.to_numpy(gradient))
+            kept = self._gradients.get(path, []) if self._whole else []
+            self._gradients[path] = [*kept, made]
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the gradients of all steps are here."""
+        return self._steps <= MOST_STEPS
+
+    def keep_buffers(self, base: Mapping[str, Value | None], raw: Mapping[str, Value | None]) -> None:
+        """What the step left in the buffers."""
+        self._buffers = base, raw
+
+    def of_weight(self, divergence: Divergence, compared: Sequence[Comparison]) -> tuple[Scene | None, str]:
+        """The scene of a weight that differs and was kept, and its path where it is another than the one named."""
+        first = divergence.comparison
+        wrong = [
+            one for one in compared if one.phase == "weight" and not one.agrees and one.outcome.numbers is not None
+        ]
+        differing = {_path(one): one for one in (first, *wrong)}
+        known = [entry for entry in self._entries if entry.path in differing]
+        if not known or not self._steps:
+            return None, ""
+        entry = next((entry for entry in known if entry.path == _path(first)), None)
+        if entry is None or math.prod(entry.shape) < 8:
+            entry = max(known, key=lambda one: (len(one.shape) > 1, math.prod(one.shape)))
+        scene = self._of_entry(entry, differing[entry.path])
+        return scene, "" if entry.path == _path(first) else entry.path
+
+    def _of_entry(self, entry: WeightEntry, comparison: Comparison) -> Scene:
+        assert self._job.optimizers is not None
+        base, raw = self._job.base, self._job.raw
+        settings = [
+            optimizer_settings_of(live.adapter, optimizer) if live.adapter.is_optimizer(optimizer) else {}
+            for live, optimizer in zip((base, raw), self._job.optimizers, strict=True)
+        ]
+        tensors = base.tensors()
+        weights = {source.path: base.adapter.to_numpy(tensors[source.path]) for source in entry.sources}
+        steps = range(len(self._gradients[entry.sources[0].path]))
+        history = tuple(_built(entry, {path: kept[step] for path, kept in self._gradients.items()}) for step in steps)
+        return Scene(
+            phase="weight",
+            role="parameter",
+            base_kind=comparison.base_kind,
+            raw_kind=comparison.raw_kind,
+            layer=None,
+            expected=_built(entry, weights),
+            found=np.array(raw.adapter.to_numpy(raw.tensors()[entry.path])),
+            base_settings=settings[0],
+            raw_settings=settings[1],
+            agrees=agreement(comparison),
+            tensor=comparison.name,
+            before=_built(entry, self._now),
+            gradient=history[-1],
+            start=_built(entry, self._start) if self._whole else None,
+            history=history if self._whole else (),
+        )
+
+    def repeats(self, divergence: Divergence) -> bool:
+        """Whether base's call returns the same each time it runs; asked where no call is to blame."""
+        seen: list[dict[str, Array]] = []
+        for _ in range(2):
+            with self._base.again():
+                calls = self._base.run(divergence.step, self._job.arguments()[0], loss_fn=None, backward=False).calls
+            call = next((call for call in calls if call.index == divergence.base_call), calls[-1])
+            seen.append({name: np.array(array) for name, array in arrays_of(call.outputs).items()})
+        return all(repeated(array, seen[1][name]) for name, array in seen[0].items() if name in seen[1])
+
+    def of_buffer(self, divergence: Divergence) -> Scene | None:
+        """The scene of a buffer."""
+        job, wrong = self._job, divergence.comparison
+        entry = next((one for one in self._plan.entries if one.path == _path(wrong)), None)
+        raw = self._buffers[1].get(_path(wrong))
+        if entry is None or raw is None or not entry.sources:
+            return None
+        values = {source.path: self._buffers[0].get(source.path) for source in entry.sources}
+        old = self._base.buffers_before()
+        if any(value is None or path not in old for path, value in values.items()):
+            return None
+        with self._base.again():  # what the layer was given in that step
+            calls = self._base.run(wrong.step, job.arguments()[0], loss_fn=None, backward=False).calls
+        call = next((call for call in calls if call.path == wrong.base_path), None)
+        base_node, raw_node = (
+            live.tree.by_path()[path].index for live, path in ((job.base, wrong.base_path), (job.raw, wrong.raw_path))
+        )
+        return Scene(
+            phase="buffer",
+            role="buffer",
+            base_kind=wrong.base_kind,
+            raw_kind=wrong.raw_kind,
+            layer=job.base.tree.nodes[base_node].layer,
+            expected=_built(entry, {path: value.numpy() for path, value in values.items() if value is not None}),
+            found=np.array(raw.numpy()),
+            given={} if call is None else arrays_of(call.inputs),
+            base_settings=settings_of(job.base.adapter, job.base.modules[base_node]),
+            raw_settings=settings_of(job.raw.adapter, job.raw.modules[raw_node]),
+            agrees=agreement(wrong),
+            tensor=wrong.name,
+            before=_built(entry, old),
+        )
+
+
+def _chosen(job: Job, plan: WeightPlan) -> list[WeightEntry]:
+    """Matrices before vectors, which say little, and the small ones first."""
+    held = {path: 4 * math.prod(job.base.adapter.shape(tensor)) for path, tensor in job.base.parameters().items()}
+
+    def size(entry: WeightEntry) -> int:
+        return sum(held[path] for path in {source.path for source in entry.sources})
+
+    entries = [
+        entry
+        for entry in plan.entries
+        if entry.role == "parameter"
+        and entry.sources
+        and entry.function is None
+        and all(source.path in held for source in entry.sources)
+    ]
+    entries.sort(key=lambda entry: (len(entry.shape) < 2, size(entry)))
+    copies = 2 + min(job.steps, MOST_STEPS)
+    left = MOST_BYTES
+    found: list[WeightEntry] = []
+    for entry in entries:
+        if copies * size(entry) <= left:
+            left -= copies * size(entry)
+            found.append(entry)
+    if not found and entries and size(entries[0]) <= MOST_ALONE:
+        return entries[:1]
+    return found
+
+
+def _built(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
+    return np.array(build(entry, arrays))
+
+
+def _path(comparison: Comparison) -> str:
+    return ".".join(part for part in (comparison.raw_path, comparison.name) if part)

@@ -1,0 +1,51 @@
+"""How far rounding moves parameters in one step of an optimizer: gradients are uncertain, and some optimizers take a
+step of full length however small a gradient is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from padiff.capture.session import Session
+from padiff.compare.measure import rms
+from padiff.records import Array, Noise
+
+UNCERTAIN = 10.0
+"""Below how many times its noise the sign of a gradient's element is not relied on."""
+
+
+class Drift:
+    """Base's parameters and gradients before a step, and what the step made of them."""
+
+    def __init__(self, base: Session, noise: Noise) -> None:
+        self._base, self._noise = base, noise
+        adapter = base.live.adapter
+        self._before: dict[str, Array] = {}
+        self._gradients: dict[str, Array] = {}
+        for path, parameter in base.live.parameters().items():
+            gradient = adapter.gradient(parameter)
+            if gradient is not None and path in noise.parameters:
+                self._before[path] = np.array(adapter.to_numpy(parameter))
+                self._gradients[path] = np.array(adapter.to_numpy(gradient))
+
+    def noise(self, earlier: Mapping[str, float]) -> dict[str, float]:
+        """The root mean square deviation of every parameter after the step; ``earlier`` is what it was before."""
+        adapter = self._base.live.adapter
+        found: dict[str, float] = {}
+        for path, parameter in self._base.live.parameters().items():
+            if path not in self._before:
+                continue
+            moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
+            size = np.abs(self._gradients[path].astype(np.float64))
+            unsure = UNCERTAIN * self._noise.parameters[path]
+            share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
+            found[path] = rms(moved * share) + earlier.get(path, 0.0)
+        return found
+
+
+def relative_steps(base: Session, drift: Mapping[str, float]) -> dict[str, float]:
+    """The same, relative to the parameters themselves."""
+    adapter = base.live.adapter
+    sizes = {path: rms(adapter.to_numpy(p)) for path, p in base.live.parameters().items() if path in drift}
+    return {path: drift[path] / size for path, size in sizes.items() if size > 0}

@@ -1,0 +1,23 @@
+"""Tensors that base keeps once and raw several times: tied in the one, untied in the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from padiff.engine.job import Job
+from padiff.records import WeightEntry, WeightPlan
+
+Shared = tuple[WeightEntry, ...]
+
+
+def shared_in_base(job: Job, plan: WeightPlan) -> list[Shared]:
+    """Entries that fill several tensors of raw from one of base, whole: raw's gradients add up to base's."""
+    base, raw = job.base.tensors(), job.raw.tensors()
+    groups: dict[int, dict[int, WeightEntry]] = defaultdict(dict)
+    for entry in plan.entries:
+        if entry.role != "parameter" or len(entry.sources) != 1 or entry.function is not None:
+            continue
+        source = entry.sources[0]
+        if source.start is None and source.index is None and source.interleaved is None:
+            groups[id(base[source.path])].setdefault(id(raw[entry.path]), entry)
+    return [tuple(entries.values()) for entries in groups.values() if len(entries) > 1]

@@ -1,0 +1,85 @@
+"""Which parameters of raw nothing of base fills, module by module, and where base would have them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from padiff.frameworks.tree import join
+from padiff.records import ModuleNode, ModuleTree, WeightProblem
+from padiff.weights import problems
+from padiff.weights.fitting import UnitPair
+from padiff.weights.rows import Held
+from padiff.weights.units import Unit
+
+
+def unfilled(
+    base: ModuleTree, raw: ModuleTree, pairs: Sequence[UnitPair], missing: Sequence[Held], base_left: Sequence[Unit]
+) -> list[WeightProblem]:
+    """One problem for each module of raw that base has nothing for, or for each parameter that a partner lacks."""
+    sources: dict[int, list[str]] = defaultdict(list)
+    for pair in pairs:
+        for unit in pair.raw:
+            node: ModuleNode | None = unit.node
+            while node is not None:
+                sources[node.index] += [one.node.path for one in pair.base]
+                node = raw.nodes[node.parent] if node.parent >= 0 else None
+    groups: dict[int, list[Held]] = defaultdict(list)
+    for held in missing:
+        groups[_coarsest(raw, held.owner, sources)].append(held)
+    waiting = list({unit.node.index: unit.node for unit in base_left if unit.required}.values())
+    found: list[WeightProblem] = []
+    lacking: list[tuple[Held, ModuleNode]] = []
+    for index, tensors in groups.items():
+        node = raw.nodes[index]
+        near = _around(base, sources[index] or sources[node.parent] if node.parent >= 0 else [])
+        if sources[index]:
+            lacking += [(held, near) for held in tensors]
+        else:
+            inside = [replace(held, owner=node, name=_below(held.path, node.path)) for held in tensors]
+            found.append(problems.no_module("raw", node, inside, near, waiting))
+    return [problems.no_tensors("raw", lacking), *found] if lacking else found
+
+
+def homeless(raw: ModuleTree, pairs: Sequence[UnitPair], base_left: Sequence[Unit]) -> list[WeightProblem]:
+    """Parameters of base whose module has found its place in raw, where there is none for them: a bias too many."""
+    partners: dict[int, list[str]] = defaultdict(list)
+    for pair in pairs:
+        for unit in pair.base:
+            partners[unit.node.index] += [one.node.path for one in pair.raw]
+    left = [
+        (u, atom.held) for u in base_left for atom in u.atoms.values() if not atom.held.lenient and u.use < math.inf
+    ]
+    lacking = [(held, _around(raw, partners[unit.node.index])) for unit, held in left if _lacks(unit, partners)]
+    return [problems.no_tensors("base", lacking)] if lacking else []
+
+
+def _lacks(unit: Unit, partners: dict[int, list[str]]) -> bool:
+    return unit.path == join(unit.node.path, "bias") and bool(partners[unit.node.index])
+
+
+def _coarsest(tree: ModuleTree, node: ModuleNode, sources: dict[int, list[str]]) -> int:
+    """The outermost module around a tensor of which nothing is filled, or the owner, of which something is."""
+    while node.parent >= 0 and not sources[node.index] and not sources[node.parent]:
+        node = tree.nodes[node.parent]
+    return node.index
+
+
+def _around(tree: ModuleTree, paths: Sequence[str]) -> ModuleNode:
+    """The innermost module that holds all of the paths."""
+    if not paths:
+        return tree.nodes[0]
+    shared = paths[0].split(".")
+    for path in paths[1:]:
+        parts = path.split(".")
+        count = 0
+        while count < min(len(shared), len(parts)) and shared[count] == parts[count]:
+            count += 1
+        shared = shared[:count]
+    return tree.by_path().get(".".join(shared), tree.nodes[0])
+
+
+def _below(path: str, around: str) -> str:
+    return path.removeprefix(around).lstrip(".")

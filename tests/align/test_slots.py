@@ -1,0 +1,62 @@
+"""Which tensor of one call belongs to which of its partner: keys of dicts, positions, shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from padiff.align import pair_slots
+from padiff.engine.outputs import places_in_common
+from padiff.records import Slot
+
+CASES = {
+    "one each, whatever they are called": ({"": (2, 3)}, {"logits": (6,)}, [("", "logits")]),
+    "equal keys in another order": ({"a": (2,), "b": (3,)}, {"b": (3,), "a": (2,)}, [("a", "a"), ("b", "b")]),
+    "positions": ({"0": (2,), "1": (3,)}, {"x": (2,), "y": (4,)}, [("0", "x"), ("1", "y")]),
+    "a key in common": ({"aux": (2, 3), "logits": (2, 3)}, {"logits": (2, 3), "pool": (2,)}, [("logits", "logits")]),
+    "a key in common, another shape": ({"a": (2,), "b": (3,)}, {"c": (5,), "a": (4,)}, [("a", "a")]),
+    "another layout under another key": (
+        {"logits": (2,), "feat": (1, 2, 3)},
+        {"features": (1, 3, 2), "logits": (2,)},
+        [("logits", "logits"), ("feat", "features")],
+    ),
+    "one position more": ({"0": (2,), "1": (3,)}, {"0": (3,)}, [("1", "0")]),
+    "other keys of one shape": ({"a": (2,), "b": (3,), "c": (9,)}, {"x": (3,), "y": (2,)}, [("a", "y"), ("b", "x")]),
+}
+
+
+class Tensor:
+    """A value of which only the shape matters."""
+
+    dtype = "float32"
+    overwritten = False
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def numpy(self) -> np.ndarray:
+        return np.zeros(self.shape)
+
+    def release(self) -> None: ...
+
+
+def slots(shapes: dict[str, tuple[int, ...]]) -> list[Slot]:
+    return [Slot(name, number, Tensor(shape)) for number, (name, shape) in enumerate(shapes.items())]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_slots(case: str) -> None:
+    base, raw, expected = CASES[case]
+    pairs, base_alone, raw_alone = pair_slots(slots(base), slots(raw))
+    assert [(one.name, other.name) for one, other in pairs] == expected
+    assert {one.name for one in base_alone} == base.keys() - {one for one, _ in expected}
+    assert {other.name for other in raw_alone} == raw.keys() - {other for _, other in expected}
+
+
+def test_a_default_loss_goes_over_what_both_return() -> None:
+    tensor, pooled = np.zeros((2, 3)), np.zeros(2)
+    both = [("logits", tensor), ("aux", tensor)]
+    assert places_in_common(both, both[::-1]) == (None, None)
+    assert places_in_common(both, [("pool", pooled), ("logits", tensor)]) == ({"logits"}, {"logits"})
+    assert places_in_common([("0", tensor), ("1", pooled)], [("logits", tensor)]) == ({"0"}, {"logits"})
+    assert places_in_common([("", tensor)], [("", pooled)]) == (None, None)

@@ -1,0 +1,77 @@
+"""Single step: every layer of raw is fed what base's was fed, so what differs arose in the layer itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from padiff import auto_diff
+from tests.autodiff.conftest import Log
+from tests.test_planted import PAIRS, PLANTS, Plant, twins
+from tests.twins import adam, batch, read
+
+CALLS = [plant for plant in PLANTS if plant.name not in ("extra output", "dtype", "parameter's gradient")]
+BOUNDS: dict[str, Any] = {"atol": 1e-6, "rtol": 1e-5, "auto_init": False}
+
+
+def both() -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"x": batch()}, {"x": batch()}
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("plant", CALLS, ids=lambda plant: plant.name)
+def test_the_layer_itself_is_named(frameworks: tuple[str, str], plant: Plant, log: Log) -> None:
+    base, raw = twins(*frameworks)
+    plant.do(raw)
+    phase = "backward" if plant.phase == "backward" else "forward"
+    assert (
+        auto_diff(base_model=base, raw_model=raw, inputs=both(), single_step=True, diff_phase=phase, **BOUNDS) is False
+    )
+    lines = log()
+    route = ".".join(part for part in (f"{type(raw).__name__}(raw_model)", plant.path) if part)
+    assert any(line.strip() == route for line in lines), lines
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_an_error_does_not_reach_the_layers_after_it(frameworks: tuple[str, str], log: Log) -> None:
+    base, raw = twins(*frameworks)
+    PLANTS[0].do(raw)
+    assert (
+        auto_diff(base_model=base, raw_model=raw, inputs=both(), single_step=True, diff_phase="forward", **BOUNDS)
+        is False
+    )
+    compared = next(line for line in log() if line.startswith("forward stage compared"))
+    assert compared.endswith(", 1 differ)")
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("phase", ["forward", "backward", "both"])
+def test_training_state_is_left_alone(frameworks: tuple[str, str], phase: str) -> None:
+    base, raw = twins(*frameworks)
+    before = [{name: np.array(read(tensor)) for name, tensor in model.state_dict().items()} for model in (base, raw)]
+    base.train()
+    raw.train()
+    assert (
+        auto_diff(base_model=base, raw_model=raw, inputs=both(), single_step=True, diff_phase=phase, **BOUNDS) is True
+    )
+    for model, kept in zip((base, raw), before, strict=True):
+        assert model.training
+        for name, tensor in model.state_dict().items():
+            assert np.array_equal(read(tensor), kept[name]), name
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_several_steps_with_optimizers(frameworks: tuple[str, str], log: Log) -> None:
+    base, raw = twins(*frameworks)
+    optimizers = (adam(base), adam(raw))
+    bounds = {"atol": 1e-6, "rtol": 1e-4, "auto_init": False}
+    assert (
+        auto_diff(
+            base_model=base, raw_model=raw, inputs=both(), single_step=True, steps=3, optimizers=optimizers, **bounds
+        )
+        is True
+    )
+    assert sum("Train Step" in line for line in log()) == 3

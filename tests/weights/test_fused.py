@@ -1,0 +1,229 @@
+"""One fused projection against several: every layout that authors use, and swaps that stay swaps."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+
+import padiff
+from padiff.errors import PadiffError
+
+WIDTH, HEADS = 12, 3
+X = np.random.default_rng(0).normal(size=(2, 5, WIDTH)).astype("float32")
+PARTS = {"q": 0, "k": 1, "v": 2}
+LAYOUTS = {
+    "part, head, size": (0, 1, 2),
+    "head, part, size": (1, 0, 2),
+    "head, size, part": (1, 2, 0),
+}
+"""Which of (part, head, size in the head) comes first in a fused axis."""
+
+
+class Separate(torch.nn.Module):
+    """Attention of separate projections; with fewer key heads than query heads, each serves several."""
+
+    def __init__(self, names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj"), key_heads: int = HEADS) -> None:
+        super().__init__()
+        self.names, self.key_heads = names, key_heads
+        key_width = WIDTH // HEADS * key_heads
+        for name, width in zip(names, (WIDTH, key_width, key_width), strict=True):
+            setattr(self, name, torch.nn.Linear(WIDTH, width))
+        self.o_proj = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (getattr(self, name)(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for name in self.names)
+        k, v = (one.repeat_interleave(HEADS // self.key_heads, 1) for one in (k, v))
+        return self.o_proj(((q @ k.transpose(-1, -2)) * 0.5).softmax(-1).matmul(v).transpose(1, 2).flatten(2))
+
+
+class Fused(paddle.nn.Layer):
+    """The same with one projection, its axis laid out as said, its parts in the order said."""
+
+    def __init__(self, layout: str, order: str = "qkv", name: str = "qkv", knows_heads: bool = True) -> None:
+        super().__init__()
+        self.layout, self.order, self.fused = LAYOUTS[layout], order, name
+        setattr(self, name, paddle.nn.Linear(WIDTH, 3 * WIDTH))
+        self.proj = paddle.nn.Linear(WIDTH, WIDTH)
+        if knows_heads:
+            self.num_heads = HEADS
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        sizes = (3, HEADS, WIDTH // HEADS)
+        made = getattr(self, self.fused)(x).reshape([b, s, *(sizes[axis] for axis in self.layout)])
+        made = made.transpose([2 + self.layout.index(axis) for axis in (0, 1)] + [0, 1, 2 + self.layout.index(2)])
+        q, k, v = (made[self.order.index(part)].transpose([1, 0, 2, 3]) for part in "qkv")
+        scores = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * 0.5)
+        return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, WIDTH]))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("knows_heads", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, knows_heads: bool, swap: bool) -> None:
+    pair = (Separate(), Fused(layout, knows_heads=knows_heads))
+    base, raw = pair[::-1] if swap else pair
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert result.coverage["parameters"] == 1.0
+    assert any("q_proj" in one.base_path + one.raw_path for one in result.comparisons)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_saved_script_knows_the_layout(layout: str) -> None:
+    for base, raw in ((Separate(), Fused(layout)), (Fused(layout), Separate())):
+        plan = padiff.plan_weights(base, raw, X)
+        plan.save("convert.py")
+        made = runpy.run_path("convert.py")["convert"]({n: t.numpy() for n, t in base.state_dict().items()})
+        plan.apply()
+        for name, tensor in raw.state_dict().items():
+            assert np.array_equal(made[name], tensor.numpy()), name
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize(("order", "name"), [("kqv", "kqv"), ("vqk", "to_vqk"), ("kvq", "key_value_query")])
+def test_the_fused_name_spells_the_order(order: str, name: str, swap: bool) -> None:
+    pair = (Separate(), Fused("part, head, size", order, name))
+    base, raw = pair[::-1] if swap else pair
+    plan = padiff.plan_weights(base, raw, X)
+    assert not plan.unsure
+    assert padiff.compare(base, raw, X).aligned
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("order", ["qkv", "kqv", "vkq"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_fused_name_that_says_nothing(layout: str, order: str, swap: bool) -> None:
+    pair = (Separate(), Fused(layout, order, "mixed"))
+    base, raw = pair[::-1] if swap else pair
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+    assert result.plan is not None
+    said = {e.evidence for e in result.plan.entries if "mixed" in str(e)}
+    assert all("chosen because outputs match" in evidence for evidence in said)
+
+
+@pytest.mark.parametrize("order", ["kqv", "qvk", "vkq"])
+@pytest.mark.parametrize("name", ["qkv", "in_proj", "query_key_value", "c_attn"])
+def test_parts_taken_for_each_other_diverge(order: str, name: str) -> None:
+    """The name says query, key, value; forward takes them otherwise: that is a bug, not a layout."""
+    result = padiff.compare(Separate(), Fused("part, head, size", order, name), X)
+    assert not result.aligned
+    assert result.divergence is not None
+    assert (result.divergence.base_path, result.divergence.raw_path) == ("", ""), str(result)
+    assert result.plan is not None
+    fused = next(entry for entry in result.plan.entries if entry.path == f"{name}.weight")
+    assert [source.path for source in fused.sources] == ["q_proj.weight", "k_proj.weight", "v_proj.weight"]
+    assert fused.confidence < 0.95
+    assert fused.alternatives
+
+
+class Grouped(paddle.nn.Layer):
+    """Fused, one key and value head for several query heads, group by group."""
+
+    def __init__(self, key_heads: int, *, by_group: bool) -> None:
+        super().__init__()
+        self.key_heads, self.by_group = key_heads, by_group
+        self.num_heads = HEADS
+        self.num_key_value_heads = key_heads
+        size = WIDTH // HEADS
+        self.wqkv = paddle.nn.Linear(WIDTH, (HEADS + 2 * key_heads) * size)
+        self.wo = paddle.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        size, each = WIDTH // HEADS, HEADS // self.key_heads
+        made = self.wqkv(x)
+        if self.by_group:
+            made = made.reshape([b, s, self.key_heads, each + 2, size])
+            q, k, v = made[:, :, :, :each], made[:, :, :, each], made[:, :, :, each + 1]
+        else:
+            q, k, v = made.split([HEADS * size, self.key_heads * size, self.key_heads * size], -1)
+        q, k, v = (one.reshape([b, s, -1, size]).transpose([0, 2, 1, 3]) for one in (q, k, v))
+        k, v = (one.repeat_interleave(each, 1) for one in (k, v))
+        scores = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * 0.5)
+        return self.wo((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, WIDTH]))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("by_group", [False, True])
+def test_grouped_queries(by_group: bool, swap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.weights.test_fused.HEADS", 6)
+    pair = (Separate(key_heads=3), Grouped(3, by_group=by_group))
+    base, raw = pair[::-1] if swap else pair
+    result = padiff.compare(base, raw, X)
+    assert result.aligned, str(result)
+
+
+class GateUp(torch.nn.Module):
+    """A gated perceptron, fused or not; one behind the other, or element by element, or up before gate."""
+
+    def __init__(self, how: str, name: str = "gate_up_proj") -> None:
+        super().__init__()
+        self.how, self.fused = how, name
+        if how == "separate":
+            self.gate_proj = torch.nn.Linear(WIDTH, 20)
+            self.up_proj = torch.nn.Linear(WIDTH, 20)
+        else:
+            setattr(self, name, torch.nn.Linear(WIDTH, 40))
+        self.down_proj = torch.nn.Linear(20, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        if self.how == "separate":
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        else:
+            made = getattr(self, self.fused)(x)
+            gate, up = (made[..., ::2], made[..., 1::2]) if self.how == "alternating" else made.chunk(2, -1)
+            if self.how == "up first":
+                gate, up = up, gate
+        return self.down_proj(torch.nn.functional.silu(gate) * up)
+
+
+GATES = [
+    ("behind", "gate_up_proj", True),
+    ("alternating", "gate_up_proj", True),
+    ("up first", "up_gate_proj", True),
+    ("up first", "w12", True),
+    ("up first", "gate_up_proj", False),
+    ("behind", "up_gate_proj", False),
+]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize(("how", "name", "equal"), GATES, ids=lambda value: str(value))
+def test_gates(how: str, name: str, equal: bool, swap: bool) -> None:
+    pair = (GateUp("separate"), GateUp(how, name))
+    base, raw = pair[::-1] if swap else pair
+    try:
+        result = padiff.compare(base, raw, X)
+    except PadiffError as error:
+        pytest.fail(str(error))
+    assert result.aligned is equal, str(result)
+
+
+class Scaled(Fused):
+    """With a bug of its own."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 1.01
+
+
+@pytest.mark.parametrize("order", ["qkv", "vkq"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_not_taken_for_the_bug(layout: str, order: str) -> None:
+    """Outputs match under no option, since something else is wrong: each choice is settled at its own place."""
+    base = torch.nn.Sequential(Separate(), Separate(), Separate())
+    parts = [cls(layout, order, "mixed", knows_heads=False) for cls in (Fused, Scaled, Fused)]
+    raw = paddle.nn.Sequential(*parts)
+    result = padiff.compare(base, raw, X)
+    assert not result.aligned
+    assert result.divergence is not None
+    assert (result.divergence.base_path, result.divergence.raw_path) == ("1", "1"), str(result)
+    assert result.plan is not None
+    fused = next(entry for entry in result.plan.entries if entry.path == "0.mixed.weight")
+    assert "chosen because outputs of 0 match" in fused.evidence
