@@ -36,7 +36,7 @@ ROOMS = {
     "align": Room(NEUTRAL, ARRAYS),
     "compare": Room(NEUTRAL, ARRAYS),
     "diagnose": Room(NEUTRAL | {"compare"}, ARRAYS),
-    "report": Room(NEUTRAL, ARRAYS | {"rich"}),
+    "report": Room(NEUTRAL, ARRAYS | {"rich", "pandas"}),
     "store": Room(NEUTRAL, ARRAYS),
     "capture": Room(NEUTRAL | {"frameworks"}, ARRAYS | {"optree"}),
     "weights": Room(NEUTRAL | {"frameworks"}, ARRAYS | {"optree"}),

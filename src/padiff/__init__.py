@@ -73,6 +73,8 @@ for _folder in ("capture", "compare"):
 
 
 def __getattr__(name: str) -> Any:
+    if name == "report":  # a folder, of which people use ``padiff.report.load``
+        return importlib.import_module("padiff.report")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)

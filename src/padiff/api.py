@@ -20,6 +20,7 @@ from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Calibration, Rules, Tolerance
+from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
 
 LATER = "op level and dumps come with a later version; module level in one process works today"
@@ -44,6 +45,7 @@ def compare(
     """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
+    ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
     _choice("phase", phase, ("forward", "both"))
@@ -71,15 +73,21 @@ def compare(
         check_arguments(live, side, arguments)
     if job.steps > 1 and job.optimizers is None:
         raise ArgumentError(f"steps is {steps}, but optimizers is None: nothing would change between steps", "steps=1")
-    matching = match(job, run=True)
-    plan = matching.plan
-    if weights == "copy":
-        if plan.problems:
-            problem = plan.problems[0]
-            places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
-            raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
-        copy_weights(job, plan)
-    return run_job(job, matching, copied=weights == "copy")
+    with stages(progress) as shown:
+        shown.now("matching weights")
+        matching = match(job, run=True)
+        plan = matching.plan
+        if weights == "copy":
+            if plan.problems:
+                problem = plan.problems[0]
+                places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
+                raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
+            copy_weights(job, plan)
+        shown.now("running and comparing")
+        shown.done(0, job.steps)
+        return run_job(
+            job, matching, copied=weights == "copy", on_step=lambda done: shown.done(done.step + 1, job.steps)
+        )
 
 
 def _with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:

@@ -28,5 +28,9 @@ class DumpError(PadiffError):
     """A dump cannot be written or read: missing, damaged, foreign, of a newer schema, or no room for it."""
 
 
+class ReportError(PadiffError, ValueError):
+    """A saved report cannot be read: missing, damaged, foreign, or of a newer schema."""
+
+
 class NotAvailableError(PadiffError, NotImplementedError):
     """A documented capability that this version does not have yet."""

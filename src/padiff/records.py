@@ -403,6 +403,38 @@ class Outcome(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
+class Mismatch(PlainData):
+    """One element that differs."""
+
+    index: tuple[int, ...]
+    base: Any
+    raw: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Picture(PlainData):
+    """How an error lies in its tensor: how large, where, and the first elements that differ. Small, always."""
+
+    size: int
+    equal: int
+    """Elements without any error."""
+    nonfinite: int
+    """Elements whose error is no number: NaN or Inf on one side."""
+    low: float
+    high: float
+    """The histogram's ends: decimal logarithms of the absolute error."""
+    counts: tuple[int, ...]
+    """The histogram: elements in bins of equal width between the two."""
+    axes: tuple[int, ...]
+    """The axes along which the map is drawn, rows first; the largest error over all others is shown."""
+    extent: tuple[int, ...]
+    """The lengths of these axes."""
+    cells: tuple[tuple[float, ...], ...]
+    """The map: the largest absolute error in each cell; inf where it is no number."""
+    first: tuple[Mismatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison(PlainData):
     """Numbers and verdict of one pair of tensors, and where they were found."""
 
@@ -420,6 +452,9 @@ class Comparison(PlainData):
     raw_call: int = -1
     tensor: int = -1
     """Number of the tensor in raw's trace, where it is one of a call's."""
+    forms: tuple[str, str] = ("", "")
+    """Dtype and shape of base's and raw's tensor, where known: ``float32[4, 9]``."""
+    picture: Picture | None = None
 
     @property
     def agrees(self) -> bool:

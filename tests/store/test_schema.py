@@ -5,63 +5,16 @@ from __future__ import annotations
 import copy
 import importlib.resources
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.json_schema import fits
 from tests.store.sketches import write
 
 SCHEMA = json.loads(importlib.resources.files("padiff.store").joinpath("schema/dump-1.schema.json").read_bytes())
-TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda v: isinstance(v, dict),
-    "array": lambda v: isinstance(v, list),
-    "string": lambda v: isinstance(v, str),
-    "boolean": lambda v: isinstance(v, bool),
-    "null": lambda v: v is None,
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
-}
-KNOWN = {"$schema", "$defs", "$ref", "title", "description", "type", "enum", "const", "anyOf", "pattern"} | {
-    *("properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),
-    *("minimum", "maximum"),
-}
-
-
-def fits(schema: Any, value: Any) -> bool:
-    """As much of JSON Schema as ours uses."""
-    if isinstance(schema, bool):
-        return schema
-    assert schema.keys() <= KNOWN
-    if "$ref" in schema and not fits(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], value):
-        return False
-    if "anyOf" in schema and not any(fits(option, value) for option in schema["anyOf"]):
-        return False
-    types = schema.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if types and not any(TYPES[name](value) for name in types):
-        return False
-    if "const" in schema and (value != schema["const"] or type(value) is not type(schema["const"])):
-        return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if isinstance(value, str):
-        return re.search(schema.get("pattern", ""), value) is not None
-    if TYPES["number"](value):
-        return schema.get("minimum", value) <= value <= schema.get("maximum", value)
-    if isinstance(value, list):
-        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
-            return False
-        first = schema.get("prefixItems", [])
-        rest = schema.get("items", True)
-        return all(fits(first[place] if place < len(first) else rest, item) for place, item in enumerate(value))
-    if isinstance(value, dict):
-        properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-        missing = [name for name in schema.get("required", []) if name not in value]
-        return not missing and all(fits(properties.get(name, others), item) for name, item in value.items())
-    return True
 
 
 def documents(path: Path) -> list[Any]:

@@ -28,9 +28,10 @@ def show() -> bool:
     _title("The native door: padiff.compare(base, raw, inputs)")
     result = padiff.compare(torch_model, wrong, x)
     result.show()
-    report = Path(FOLDER) / "demo.json"
-    result.save(report)
-    sys.stdout.write(f"written to {report}\n")
+    for ending in ("html", "json"):
+        report = Path(FOLDER) / f"demo.{ending}"
+        result.save(report)
+        sys.stdout.write(f"written to {report}\n")
     named = result.divergence is not None and result.divergence.raw_path == "blocks.1.norm2"
     return not found and same and named
 

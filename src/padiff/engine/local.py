@@ -436,7 +436,7 @@ class LocalRun:
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
         elif kind == "doubtful":
             self._doubtful.append(fault)
-        elif self._doubtful and (kind == "edge" or call.parent < 0):
+        elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
             if kind == "edge":
                 self._passed_on |= self._passing_on(call, other)
             self._accuse_now(call, self._latest_doubt())

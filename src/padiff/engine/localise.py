@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from padiff.align import CallPairing
@@ -10,6 +11,7 @@ from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.calibrate import gap, gaps, set_apart, spread
+from padiff.engine.drift import relative_steps
 from padiff.engine.job import Job
 from padiff.engine.local import Itself, LocalRun, Other, Reference
 from padiff.engine.scenes import Scenes, run_again
@@ -54,18 +56,20 @@ def localise(
     twins: bool,
     tolerance: Tolerance,
     gradients_agree: bool = False,
+    drift: Mapping[str, float] | None = None,
     forward: bool = True,
     backward: bool = True,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
 
-    ``gradients_agree`` says that the parameters' gradients do when raw runs by itself.
+    ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``drift`` how far earlier steps
+    have moved the parameters.
     """
     backward = backward and job.backward
     reference = _reference(job, base, step, backward=backward)
     noise: Noise | None = None
     if tolerance.mode == "auto":
-        reference, noise = _shaken(job, base, reference, step, backward=backward)
+        reference, noise = _shaken(job, base, reference, step, drift or {}, backward=backward)
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
@@ -130,13 +134,13 @@ def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Referen
 
 
 def _shaken(
-    job: Job, base: Session, reference: Reference, step: int, *, backward: bool
+    job: Job, base: Session, reference: Reference, step: int, drift: Mapping[str, float], *, backward: bool
 ) -> tuple[Reference, Noise | None]:
     """How far rounding moves what each call adds."""
     jitter = Jitter(job.tolerance.narrow)
     run = LocalRun(reference, Itself(reference.trace), Tolerance(mode="auto"), backward=backward, change=jitter)
     try:
-        with perturbed(base.live, jitter):
+        with perturbed(base.live, jitter, relative_steps(base, drift)):
             shaken = _fed(base, step, job, 0, run, backward=backward)
     except Exception:  # the model's own: it ran through on what it was really given
         return reference, None

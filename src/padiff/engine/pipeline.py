@@ -188,6 +188,7 @@ class _Step:
                 self.step,
                 twins=self.twins,
                 tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
+                drift=self.drift,
                 gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
             )
         except Exception as error:  # the models' own code, which ran through once already

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from padiff.errors import ArgumentError, NotAvailableError
 from padiff.records import (
     Comparison,
     Divergence,
@@ -20,7 +16,12 @@ from padiff.records import (
     Unmatched,
     WeightPlan,
 )
-from padiff.report.terminal import summary
+from padiff.report.frame import to_dataframe
+from padiff.report.html import inline
+from padiff.report.make import report_of
+from padiff.report.record import Report
+from padiff.report.save import form_of, save
+from padiff.report.terminal import show, summary
 
 
 @dataclass(frozen=True)
@@ -60,38 +61,25 @@ class Result(PlainData):
         where = "" if self.divergence is None else f", divergence at {self.divergence.raw_path or '(model)'!r}"
         return f"Result(aligned={self.aligned}, comparisons={len(self.comparisons)}{where})"
 
+    def report(self) -> Report:
+        """Everything worth telling, as plain data."""
+        return report_of(self)
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "aligned": self.aligned,
-            "divergence": None if self.divergence is None else self.divergence.to_dict(),
-            "divergences": _dicts(self.divergences),
-            "base": {"framework": self.base.framework, "name": self.base.name},
-            "raw": {"framework": self.raw.framework, "name": self.raw.name},
-            "tolerance": self.tolerance.to_dict(),
-            "coverage": dict(self.coverage),
-            "notes": list(self.notes),
-            "unmatched": _dicts(self.unmatched),
-            "comparisons": _dicts(self.comparisons),
-        }
+        return self.report().to_dict()
 
     def show(self) -> None:
         """Print the outcome."""
-        sys.stdout.write(str(self) + "\n")
+        show(self.report())
 
     def save(self, path: str | Path) -> None:
-        """Write the outcome to a file; the ending says the form."""
-        target = Path(path)
-        if target.suffix == ".json":
-            text = json.dumps(self.to_dict(), indent=1, allow_nan=True)
-        elif target.suffix == ".html":
-            raise NotAvailableError("the page report is not in this version yet", "save to a .json file instead")
-        else:
-            raise ArgumentError(f"path: {str(path)!r} ends in {target.suffix!r}, expected .json", "name it report.json")
-        partial = target.with_name(target.name + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
+        """Write the outcome to a file; the ending says the form: .html, .json, .xml (JUnit), .md or .txt."""
+        form_of(path)
+        save(self.report(), path)
 
+    def to_dataframe(self) -> Any:
+        """Every comparison as a row of a pandas DataFrame."""
+        return to_dataframe(self.report().comparisons)
 
-def _dicts(records: Sequence[PlainData]) -> list[dict[str, Any]]:
-    return [record.to_dict() for record in records]
+    def _repr_html_(self) -> str:
+        return inline(self.report())

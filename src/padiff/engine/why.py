@@ -11,9 +11,12 @@ from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep
 from padiff.engine.localise import Located
 from padiff.records import Cause, Divergence, Fault, StepComparison
+from padiff.report.picture import picture_of
 
 MOST_EXPLAINED = 3
 """Places whose causes are looked for; trying them takes runs of the model."""
+MOST_DRAWN = 20
+"""Places that are given a picture of their error."""
 
 FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 """What may go wrong while a cause is looked for: the place is worth knowing without one."""
@@ -21,7 +24,10 @@ FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 
 def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
-    found = divergences_of(located.faults, located.state, located.pairs)
+    found = [
+        (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
+        for place, (divergence, fault) in enumerate(divergences_of(located.faults, located.state, located.pairs))
+    ]
     few = [
         _forgiving(divergence, _at_place(located, divergence, fault)) for divergence, fault in found[:MOST_EXPLAINED]
     ]
@@ -34,7 +40,9 @@ def explained_state(divergence: Divergence, done: StepComparison, after: AfterSt
     def explained() -> Divergence:
         if divergence.phase == "weight":
             scene, path = after.of_weight(divergence, done.comparisons)
-            named = divergence if scene is None else with_causes(divergence, scene)
+            named = (
+                divergence if scene is None else with_causes(divergence if path else drawn(divergence, scene), scene)
+            )
             if path:  # told of another weight than the one that is named
                 causes = tuple(replace(one, evidence=f"at {path}, {one.evidence}") for one in named.causes)
                 named = replace(named, causes=causes)
@@ -46,7 +54,7 @@ def explained_state(divergence: Divergence, done: StepComparison, after: AfterSt
         return (
             replace(divergence, causes=stopped_gradient(divergence))
             if scene is None
-            else with_causes(divergence, scene)
+            else with_causes(drawn(divergence, scene), scene)
         )
 
     return _forgiving(divergence, explained)
@@ -60,7 +68,7 @@ def _at_place(located: Located, divergence: Divergence, fault: Fault | None) -> 
             return replace(divergence, causes=stopped_gradient(divergence))
         if fault is not None and fault.phase == "backward":
             scene = replace(scene, unreached=scenes.unreached(fault, located.comparisons))
-        return with_causes(divergence, scene)
+        return with_causes(divergence if fault is not None else drawn(divergence, scene), scene)
 
     return explained
 
@@ -70,6 +78,13 @@ def _forgiving(divergence: Divergence, explained: Callable[[], Divergence]) -> D
         return explained()
     except FORGIVEN:
         return divergence
+
+
+def drawn(divergence: Divergence, seen: Fault | Scene | None) -> Divergence:
+    """With a picture of the error, where both tensors are at hand in one layout."""
+    if seen is None:
+        return divergence
+    return replace(divergence, comparison=replace(divergence.comparison, picture=picture_of(seen.expected, seen.found)))
 
 
 def with_causes(divergence: Divergence, scene: Scene) -> Divergence:
