@@ -167,6 +167,8 @@ def another_residual(trial: Trial) -> Iterator[Cause]:
     for (right, (base, few_base)), (wrong, (raw, few_raw)) in permutations(like.items(), 2):
         if gap(few, few_base - few_raw) <= 0.3 * rms(few) and trial.repairs(trial.found + base - raw):
             left_out = _left_out(trial, right, wrong, raw)
+            if left_out is None and gap(trial.found, raw) <= 1e-6 * rms(raw):
+                continue  # that raw's tensor is itself says nothing
             yield left_out or Cause("misplaced residual", f"raw adds {wrong} where base adds {right}", 0.93)
             return
 
