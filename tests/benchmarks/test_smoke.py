@@ -37,4 +37,4 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
     with pytest.raises(SystemExit):
         main(["alinged"])
-    assert "aligned, growth, tensors" in capsys.readouterr().err
+    assert "aligned, cost, growth, tensors" in capsys.readouterr().err

@@ -13,8 +13,9 @@ User rules come first, then names where they are sure, then the order of leaves:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from padiff.align.likeness import Sizes, inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
 from padiff.align.nodes import alone, chains, contents, leaves, left_out
@@ -233,8 +234,10 @@ class _Pairing:
 
     def by_content(self) -> None:
         """Inner modules that hold the same paired leaves; several on one branch, from the outside in."""
-        base_sets = contents(self.base, {**{index: index for index in self.partner}, **self.anchors.base_holds})
-        raw_sets = contents(self.raw, {**self.taken, **self.anchors.raw_holds})
+        base_labels = {**{index: index for index in self.partner}, **self.anchors.base_holds}
+        raw_labels = {**self.taken, **self.anchors.raw_holds}
+        base_sets = contents(self.base, _weighty(self.base, base_labels))
+        raw_sets = contents(self.raw, _weighty(self.raw, raw_labels))
         base_chains = chains(self.base, base_sets, self.partner, self.base_out)
         raw_chains = chains(self.raw, raw_sets, self.taken, self.raw_out)
         self.put(self.base.nodes[0], self.raw.nodes[0])
@@ -267,6 +270,13 @@ class _Pairing:
             base_alone=alone(self.base, self.partner, self.base_out),
             raw_alone=alone(self.raw, self.taken, self.raw_out),
         )
+
+
+def _weighty(tree: ModuleTree, labels: Mapping[int, Any]) -> dict[int, Any]:
+    """Without modules that hold nothing but buffers: a table is kept once here, and in every block there."""
+    return {
+        index: label for index, label in labels.items() if tree.nodes[index].parameters or not tree.nodes[index].buffers
+    }
 
 
 def _identify(tree: ModuleTree) -> tuple[object, ...]:
