@@ -22,6 +22,11 @@ ROUNDED = 0.25
 """What rounding loses of each term of a sum, in units of the last place."""
 
 
+UNBELIEVABLE = 1e-3
+"""How far, relative to itself, rounding in float32 is expected to move an output at most."""
+FLOAT32_SPACING = 1.2e-7
+
+
 class NoiseMeter:
     """Told of the shaken run; holds the recorded one beside it. Both run the same code, so numbers are the same."""
 
@@ -143,6 +148,27 @@ def gaps(base: Mapping[str, Value | None], other: Mapping[str, Value | None]) ->
         if value is not None and shaken is not None:
             found[path] = gap(value, shaken)
     return found
+
+
+def differs_from_itself(
+    session: Session, base: StepTrace, arguments: Callable[[], Arguments], noise: Noise, step: float
+) -> bool:
+    """Whether base returns something else when it runs again on the same inputs and random state.
+
+    Asked only where shaking seems to move an output further than any rounding would.
+    """
+    root = next((call for call in base.calls if call.parent < 0), None)
+    moved = {
+        slot.tensor: noise.tensors.get(slot.tensor, 0.0) / (rms(slot.value.numpy()) or 1.0)
+        for slot in (() if root is None else root.outputs)
+        if not slot.value.overwritten and slot.value.dtype.startswith(("float", "bfloat"))
+    }
+    if not moved or max(moved.values()) <= UNBELIEVABLE * max(1.0, step / FLOAT32_SPACING):
+        return False
+    meter = NoiseMeter(base)
+    with session.again():
+        session.run(base.step, arguments(), loss_fn=None, backward=False, observer=meter)
+    return any(meter.tensors.get(tensor, 0.0) > 0.01 * noise.tensors[tensor] for tensor in moved)
 
 
 def set_apart(live: LiveTree, trace: StepTrace) -> None:

@@ -12,7 +12,7 @@ from padiff.capture.held import Held
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
-from padiff.engine.calibrate import predict_noise, set_apart
+from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.drift import Drift
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
@@ -51,6 +51,7 @@ def run_job(
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
+    doubts: list[str] = []
     after = AfterStep(job, plan, base)
     drift: Mapping[str, float] = {}
     with ExitStack() as stack:
@@ -61,12 +62,13 @@ def run_job(
             done, found = one.run()
             drift = one.drift
             notes += one.notes
+            doubts += one.doubts
             steps.append(done)
             if on_step is not None:
                 on_step(done)
             if found:
                 break
-    return result_of(job, plan if copied else None, plan, modules, steps, found, notes)
+    return result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
 
 
 class _Step:
@@ -90,6 +92,8 @@ class _Step:
         self.step, self.twins = step, twins
         self.noise: Noise | None = None
         self.notes: list[str] = []
+        self.doubts: list[str] = []
+        """What keeps the step from supporting a verdict."""
         self.drift = dict(drift)
         """How far rounding has moved base's parameters by now."""
 
@@ -216,6 +220,13 @@ class _Step:
                 drift=self.drift,
                 runs=job.tolerance.runs,
             )
+            if self.noise is not None and differs_from_itself(
+                base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
+            ):
+                self.doubts.append(
+                    "base returns something else when it runs again on the same inputs and random numbers: it is not "
+                    "deterministic, and nothing can be held against it"
+                )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
         raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)

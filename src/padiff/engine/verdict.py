@@ -26,6 +26,7 @@ def result_of(
     steps: list[StepComparison],
     divergences: Sequence[Divergence],
     more_notes: Sequence[str] = (),
+    doubts: Sequence[str] = (),
 ) -> Result:
     first = steps[0]
     compared = {comparison.raw_call for comparison in first.comparisons if comparison.role == "output"}
@@ -35,7 +36,7 @@ def result_of(
         "outputs": _outputs(first),
         "parameters": _parameters(job, plan),
     }
-    notes = []
+    notes = list(dict.fromkeys(doubts))
     if not coverage["outputs"]:
         notes.append("the models' own outputs hold no tensors that could be compared")
     if coverage["parameters"] < ENOUGH_PARAMETERS:
