@@ -5,33 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Literal
 
-from padiff.align import CallPairing, pair_modules
-from padiff.capture.held import Held
+from padiff.align import pair_modules
 from padiff.capture.session import Session
-from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
-from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
-from padiff.engine.drift import Drift
 from padiff.engine.job import Job
-from padiff.engine.localise import Located, localise
 from padiff.engine.matching import Matching, alike
 from padiff.engine.result import Result
-from padiff.engine.second_look import explained, wants_second_look
-from padiff.engine.side_by_side import SideBySide
-from padiff.engine.state import State
+from padiff.engine.step import Step
 from padiff.engine.verdict import result_of
-from padiff.engine.why import explained_places, explained_state
-from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
     ModulePairs,
-    Noise,
     StepComparison,
-    StepTrace,
-    Tolerance,
-    Value,
     WeightPlan,
 )
 from padiff.weights import apply_plan
@@ -58,7 +44,7 @@ def run_job(
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            one = _Step(job, plan, modules, base, raw, step, after, twins=matching.anchors is None, drift=drift)
+            one = Step(job, plan, modules, base, raw, step, after, twins=matching.anchors is None, drift=drift)
             done, found = one.run()
             drift = one.drift
             notes += one.notes
@@ -69,192 +55,6 @@ def run_job(
             if found:
                 break
     return result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
-
-
-class _Step:
-    """One step of both models, compared."""
-
-    def __init__(
-        self,
-        job: Job,
-        plan: WeightPlan,
-        modules: ModulePairs,
-        base: Session,
-        raw: Session,
-        step: int,
-        after: AfterStep,
-        *,
-        twins: bool,
-        drift: Mapping[str, float],
-    ) -> None:
-        self.after = after
-        self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
-        self.step, self.twins = step, twins
-        self.noise: Noise | None = None
-        self.notes: list[str] = []
-        self.doubts: list[str] = []
-        """What keeps the step from supporting a verdict."""
-        self.drift = dict(drift)
-        """How far rounding has moved base's parameters by now."""
-
-    def run(self) -> tuple[StepComparison, list[Divergence]]:
-        """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
-        job, base, raw = self.job, self.base, self.raw
-        if job.single_step is not None:
-            return self._single_step(job.single_step)
-        done = self._side_by_side()
-        located: list[Divergence] = []
-        if done.doubtful or wants_second_look(done.comparisons):
-            second = self._second_look(done)
-            if second is not None:
-                located = explained_places(second)
-                done = replace(done, local=second.comparisons)
-            if second is not None and job.tolerance.mode == "auto" and not located:
-                done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
-        found = list(done.comparisons)
-        state = State(job, self.plan, self.step, self.noise)
-        trees = (job.base.tree, job.raw.tree)
-        if job.optimizers is not None and not located and find_divergence(done, trees) is None:
-            self.after.keep_weights()
-            drift = None if self.noise is None else Drift(base, self.noise)
-            base.optimize(self.step, job.optimizers[0])
-            raw.optimize(self.step, job.optimizers[1])
-            if drift is not None and self.noise is not None:
-                self.drift = drift.noise(self.drift)
-                state = State(job, self.plan, self.step, replace(self.noise, weights=self.drift))
-            found += state.tensors("weight", "parameter", base.weights(), raw.weights())
-        buffers = base.buffers(), raw.buffers()
-        found += state.tensors("buffer", "buffer", *buffers)
-        self.after.keep_buffers(*buffers)
-        base.clear_gradients()
-        raw.clear_gradients()
-        done = replace(done, comparisons=tuple(found))
-        if located:
-            return done, located
-        first = find_divergence(done, trees)
-        return done, [] if first is None else [explained_state(first, done, self.after)]
-
-    def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
-        """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
-        job, base, raw = self.job, self.base, self.raw
-        for side, session in enumerate((base, raw)):
-            session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward)
-            if side == 0 and _shared(job.base, job.raw):
-                session.clear_gradients()
-        located = localise(
-            job,
-            self.plan,
-            self.modules,
-            base,
-            raw,
-            self.step,
-            twins=self.twins,
-            tolerance=job.tolerance,
-            backward=phases != "forward",
-        )
-        wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
-            phases, ("forward", "backward", "gradient")
-        )
-        comparisons = [one for one in (*located.comparisons, *located.state) if one.phase in wanted]
-        found = [one for one in explained_places(located) if one.phase in wanted]
-        if job.optimizers is not None and not found:
-            state = State(job, self.plan, self.step)
-            self.after.keep_weights()
-            base.optimize(self.step, job.optimizers[0])
-            raw.optimize(self.step, job.optimizers[1])
-            comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
-        base.clear_gradients()
-        raw.clear_gradients()
-        scenes = located.scenes
-        done = StepComparison(
-            self.step,
-            scenes.reference.trace,
-            scenes.found,
-            located.pairs,
-            tuple(comparisons),
-            located.unmatched,
-            located.alike,
-        )
-        first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
-        return done, found if first is None else [explained_state(first, done, self.after)]
-
-    def _second_look(self, done: StepComparison) -> Located | None:
-        """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
-        job = self.job
-        gradients = [one for one in done.comparisons if one.phase == "gradient"]
-        try:
-            return localise(
-                job,
-                self.plan,
-                self.modules,
-                self.base,
-                self.raw,
-                self.step,
-                twins=self.twins,
-                tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
-                drift=self.drift,
-                gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
-            )
-        except Exception as error:  # the models' own code, which ran through once already
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.notes.append(
-                f"raw could not be run on base's tensors, so the place is the first that differs ({what})"
-            )
-            return None
-
-    def _side_by_side(self) -> StepComparison:
-        job, base, raw = self.job, self.base, self.raw
-        base_arguments, raw_arguments = job.arguments()
-        # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
-        if _shared(job.base, job.raw):
-            base_trace = _set_aside(job.base, base_trace)
-        if job.tolerance.mode == "auto":
-            set_apart(job.base, base_trace)
-            self.noise = predict_noise(
-                base,
-                base_trace,
-                lambda: job.arguments()[0],
-                loss_fn=job.losses[0],
-                step=job.tolerance.narrow,
-                drift=self.drift,
-                runs=job.tolerance.runs,
-            )
-            if self.noise is not None and differs_from_itself(
-                base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
-            ):
-                self.doubts.append(
-                    "base returns something else when it runs again on the same inputs and random numbers: it is not "
-                    "deterministic, and nothing can be held against it"
-                )
-        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
-        watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
-        done = watcher.finish(raw_trace)
-        state = State(job, self.plan, self.step, self.noise)
-        outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-        found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
-        if job.backward:
-            gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
-            found += state.tensors("gradient", "parameter", *gradients)
-        return replace(done, comparisons=tuple(found))
-
-
-def _shared(base: LiveTree, raw: LiveTree) -> bool:
-    """The two models hold a parameter in common, or are one."""
-    ours = {id(parameter) for parameter in base.parameters().values()}
-    return any(id(parameter) in ours for parameter in raw.parameters().values())
-
-
-def _set_aside(live: LiveTree, trace: StepTrace) -> StepTrace:
-    """Base's gradients out of the way of raw's, which would be added to them."""
-    adapter = live.adapter
-    kept: dict[str, Value | None] = {}
-    for path, parameter in live.parameters().items():
-        gradient = adapter.gradient(parameter)
-        kept[path] = None if gradient is None else Held(adapter, adapter.clone(gradient))
-        adapter.set_gradient(parameter, None)
-    return replace(trace, parameter_gradients=kept)
 
 
 def _watched(job: Job, modules: ModulePairs, side: str) -> frozenset[int]:
