@@ -91,7 +91,7 @@ class State:
         predicted = max(known.get(source.path, math.inf) for source in entry.sources)
         if not math.isfinite(predicted):
             return tolerance
-        return replace(tolerance, predicted=predicted, atol=0.0, sums=True)
+        return replace(tolerance, predicted=predicted, atol=0.0, sums=phase != "weight")
 
     def _outcome(
         self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
