@@ -29,8 +29,11 @@ class Drift:
                 self._before[path] = np.array(adapter.to_numpy(parameter))
                 self._gradients[path] = np.array(adapter.to_numpy(gradient))
 
-    def noise(self, earlier: Mapping[str, float]) -> dict[str, float]:
-        """The root mean square deviation of every parameter after the step; ``earlier`` is what it was before."""
+    def noise(self, earlier: Mapping[str, float], uncertain: float = 1.0) -> dict[str, float]:
+        """The root mean square deviation of every parameter after the step; ``earlier`` is what it was before.
+
+        Elements of gradients below ``uncertain`` times their noise count as not known at all.
+        """
         adapter = self._base.live.adapter
         found: dict[str, float] = {}
         for path, parameter in self._base.live.parameters().items():
@@ -38,7 +41,7 @@ class Drift:
                 continue
             moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
             size = np.abs(self._gradients[path].astype(np.float64))
-            unsure = UNCERTAIN * self._noise.parameters[path]
+            unsure = uncertain * self._noise.parameters[path]
             share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
             found[path] = rms(moved * share) + earlier.get(path, 0.0)
         return found

@@ -12,7 +12,7 @@ from padiff.capture.session import Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
-from padiff.engine.drift import Drift
+from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
 from padiff.engine.second_look import explained, wants_second_look
@@ -81,8 +81,9 @@ class Step:
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             if drift is not None and self.noise is not None:
+                allowed = drift.noise(self.drift, UNCERTAIN)
+                state = State(job, self.plan, self.step, replace(self.noise, weights=allowed))
                 self.drift = drift.noise(self.drift)
-                state = State(job, self.plan, self.step, replace(self.noise, weights=self.drift))
             found += state.tensors("weight", "parameter", base.weights(), raw.weights())
         buffers = base.buffers(), raw.buffers()
         found += state.tensors("buffer", "buffer", *buffers)
