@@ -149,7 +149,7 @@ class _Planner:
 
     def _add_all(self, pairs: Sequence[tuple[Held, Held]]) -> None:
         for base, raw in pairs:
-            if base.spec.shape != raw.spec.shape:
+            if base.spec.shape != raw.spec.shape and not (_one(base.spec.shape) and _one(raw.spec.shape)):
                 self.problems.append(problems.unequal_shapes(base, raw, base.spec.shape))
             else:
                 self._add(base, raw, (WeightSource(base.path),), 0)
@@ -262,3 +262,8 @@ def _other(side: Side) -> Side:
 
 def _owner(live: LiveTree, path: str) -> ModuleNode:
     return live.tree.by_path()[path.rpartition(".")[0]]
+
+
+def _one(shape: tuple[int, ...]) -> bool:
+    """A single number, with or without axes of length one."""
+    return all(size == 1 for size in shape)
