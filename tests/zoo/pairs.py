@@ -133,8 +133,6 @@ VISION = (
         vision.resnet50_ppcls,
         vision.RESNET_TO_PPCLS,
         ("timm", "ppcls"),
-        phase="forward",
-        remark="forward only: one value within rounding of a ReLU's kink has another gradient on each side",
     ),
     _several("vit", "transformers", "timm", vision.vit, vision.VIT_FROM_HF, deep=True),
     _several("vit", "timm", "transformers", vision.vit, vision.VIT_TO_HF, deep=True),
