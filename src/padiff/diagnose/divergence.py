@@ -45,7 +45,7 @@ def _in_forward(step: StepComparison) -> Divergence | None:
         wrong = next((c for c in outputs if not c.agrees), None)
         if wrong is not None and all(c.agrees for c in inputs):
             note, lines = _own_code(step, base, raw, by_call)
-            return _at_call(step, base, raw, wrong, note, lines)
+            return at_call(base, raw, wrong, note, lines)
     return _at_first(step, differing)
 
 
@@ -131,7 +131,7 @@ def _in_backward(step: StepComparison) -> Divergence | None:
     if candidates:
         base, raw, wrong = max(candidates, key=lambda found: found[1].index)
         note = "the gradient of its output agrees and that of its input doesn't"
-        return replace(_at_call(step, base, raw, wrong, note), role="input")
+        return replace(at_call(base, raw, wrong, note), role="input")
     return _at_root_or_first(step, differing)
 
 
@@ -141,9 +141,7 @@ def _at_root_or_first(step: StepComparison, differing: Sequence[Comparison]) -> 
         returned = {slot.tensor for slot in root[1].outputs}
         wrong = next((c for c in differing if c.tensor in returned), None)
         if wrong is not None:
-            return _at_call(
-                step, *root, wrong, "the gradient of the model's output differs: look at the loss functions"
-            )
+            return at_call(*root, wrong, "the gradient of the model's output differs: look at the loss functions")
     return _at_first(step, differing)
 
 
@@ -162,7 +160,7 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
     wrong = pick(differing, key=lambda c: order.get(c.raw_path, -1))
     cut = _cut(step) if phase == "gradient" and wrong.outcome.reason == "structure" else None
     if cut is not None:
-        return _at_call(step, *cut[0], wrong, cut[1])
+        return at_call(*cut[0], wrong, cut[1])
     stacks = _stacks(step, wrong.raw_path)
     many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {wrong.role}s differ"
     return divergence_of(wrong, *stacks, f"{many}; {note}" if note else many)
@@ -219,12 +217,10 @@ def _at_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergen
     note = "the two models were given different inputs" if given else ""
     if pair is None:
         return divergence_of(first, (), (), note)
-    return _at_call(step, *pair, first, note)
+    return at_call(*pair, first, note)
 
 
-def _at_call(
-    step: StepComparison, base: Call, raw: Call, wrong: Comparison, note: str, lines: _Sources | None = None
-) -> Divergence:
+def at_call(base: Call, raw: Call, wrong: Comparison, note: str, lines: _Sources | None = None) -> Divergence:
     """At a call, which need not be where the tensor that tells was met."""
     return replace(
         divergence_of(wrong, *(lines or (source_lines(base.stack), source_lines(raw.stack))), note),

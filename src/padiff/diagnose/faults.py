@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from padiff.diagnose.divergence import between_words, divergence_of, lines_between, source_lines
-from padiff.records import Call, Comparison, Divergence, Fault
+from padiff.diagnose.divergence import at_call, between_words, divergence_of, lines_between, source_lines
+from padiff.records import Call, Comparison, Divergence, Fault, Role
 
 
 def divergences_of(
@@ -59,20 +59,9 @@ def _of_call(fault: Fault, pairs: Sequence[tuple[Call, Call]], base_of: dict[int
         if last is not None:
             note = between_words(last, None)
             lines = tuple(lines_between(_side(last, side, base_of), None) for side in ("base", "raw"))
-    sources = (source_lines(base.stack), source_lines(raw.stack))
-    if lines is not None and any(lines):
-        sources = (lines[0], lines[1])
-    found = divergence_of(fault.comparison, *sources, note)
-    return replace(
-        found,
-        role="input" if given or fault.phase == "backward" else "output",
-        base_path=base.path,
-        raw_path=raw.path,
-        base_kind=base.kind,
-        raw_kind=raw.kind,
-        base_call=base.index,
-        raw_call=raw.index,
-    )
+    own = (lines[0], lines[1]) if lines is not None and any(lines) else None
+    role: Role = "input" if given or fault.phase == "backward" else "output"
+    return replace(at_call(base, raw, fault.comparison, note, own), role=role)
 
 
 def _side(call: Call | None, side: str, base_of: dict[int, Call]) -> Call | None:

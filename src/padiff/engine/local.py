@@ -10,24 +10,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from padiff.align import CallPairing, pair_slots
+from padiff.align import pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.measure import rms_gap
-from padiff.engine.partners import Partners
+from padiff.engine.beside import Beside
 from padiff.records import (
     Array,
     Call,
     Comparison,
     Fault,
-    ModuleNode,
-    ModuleTree,
     Outcome,
     Phase,
     Role,
@@ -61,109 +59,6 @@ class Reference:
     """How far rounding alone moves each of these."""
 
 
-class Beside(Protocol):
-    """Finds base's call for a call of the model that runs."""
-
-    def at_start(self, call: Call) -> Call | None: ...
-
-    def at_end(self, call: Call) -> Call | None: ...
-
-    def forgiven(self, call: Call) -> int | None:
-        """An earlier call whose output turns out to be what base's was, with this one added."""
-        ...
-
-    def parts(self, tensor: int) -> tuple[int, ...]:
-        """The tensors of base that one of its tensors is made of, or itself."""
-        ...
-
-    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
-        """The gradient of such a tensor."""
-        ...
-
-    def members(self, base: Call, raw: Call) -> list[Call] | None:
-        """Base's calls that together do what raw's does; None where it does a part of what one does."""
-        ...
-
-    def loose(self, base: Call, raw: Call) -> bool:
-        """Whether the two may end at different places without anything being wrong."""
-        ...
-
-    def begins_elsewhere(self, base: Call, raw: Call) -> bool:
-        """Whether they may begin at different places, too."""
-        ...
-
-
-class Itself:
-    """Base beside itself."""
-
-    def __init__(self, trace: StepTrace) -> None:
-        self._calls = {call.index: call for call in trace.calls}
-
-    def at_start(self, call: Call) -> Call | None:
-        found = self._calls.get(call.index)
-        return found if found is not None and found.node == call.node else None
-
-    at_end = at_start
-
-    def forgiven(self, call: Call) -> int | None:
-        return None
-
-    def parts(self, tensor: int) -> tuple[int, ...]:
-        return (tensor,)
-
-    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
-        return arrivals.get(tensor)
-
-    def members(self, base: Call, raw: Call) -> list[Call] | None:
-        return [base]
-
-    def loose(self, base: Call, raw: Call) -> bool:
-        return False
-
-    begins_elsewhere = loose
-
-
-class Other:
-    """Raw beside base."""
-
-    def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
-        self._pairing, self._tree = pairing, base_tree
-        self._partners = Partners(pairing, base_tree, tolerance, _same)
-
-    def at_start(self, call: Call) -> Call | None:
-        return self._pairing.base_call(call)
-
-    def at_end(self, call: Call) -> Call | None:
-        return self._partners.of(call)
-
-    def forgiven(self, call: Call) -> int | None:
-        found = self._partners.finishes(call)
-        return None if found is None else found.index
-
-    def parts(self, tensor: int) -> tuple[int, ...]:
-        return self._pairing.parts.get(tensor, (tensor,))
-
-    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
-        made = self._pairing.derived.get(tensor)
-        return arrivals.get(tensor) if made is None else made(arrivals)
-
-    def members(self, base: Call, raw: Call) -> list[Call] | None:
-        found = self._pairing.together(raw)
-        return [base] if found is not None and len(found) < 2 else found
-
-    def loose(self, base: Call, raw: Call) -> bool:
-        node = self._tree.nodes[base.node]
-        unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
-        return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
-
-    def begins_elsewhere(self, base: Call, raw: Call) -> bool:
-        return not self._pairing.alike and self._holds(self._tree.nodes[base.node]) and raw.parent >= 0
-
-    def _holds(self, node: ModuleNode) -> bool:
-        """Whether it is there for the modules in it, and not a layer of its own."""
-        return bool(node.children) and not node.atomic
-
-
 class Excuse(NamedTuple):
     """What a call was given besides, that differs from what base's was given: a mask, a table of positions."""
 
@@ -181,13 +76,12 @@ class LocalRun:
         tolerance: Tolerance,
         *,
         loosely: bool = False,
-        forward: bool = True,
         backward: bool = True,
         change: Callable[[Array], Array] | None = None,
         look: Callable[[str, str, int, str, Value], None] | None = None,
     ) -> None:
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
-        self._forward, self._backward = forward, backward
+        self._backward = backward
         self._look = look
         """Told of everything before it is compared: phase, role, raw's call, name, raw's value."""
         self._change = change
@@ -289,10 +183,7 @@ class LocalRun:
 
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
         tracked = self._backward and one.tracked
-        if self._forward:
-            feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
-        elif tracked and not other.value.overwritten:
-            feeds[other.tensor] = Feed(other.value.numpy(), see, tracked)
+        feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
         """Raw does not follow gradients where base does."""
@@ -539,9 +430,3 @@ def _floating(value: Value) -> bool:
 
 def _kind(dtype: str) -> str:
     return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789")
-
-
-def _same(base: Slot, raw: Slot) -> bool:
-    if math.prod(base.value.shape) != math.prod(raw.value.shape) or base.value.overwritten or raw.value.overwritten:
-        return False
-    return compare_arranged(base.value.numpy(), raw.value.numpy(), Tolerance(mode="auto"))[0].agrees

@@ -10,10 +10,11 @@ from padiff.capture.feeding import Witness
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
+from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gap, gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.job import Job
-from padiff.engine.local import Itself, LocalRun, Other, Reference
+from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, run_again
 from padiff.engine.state import State
 from padiff.records import (
@@ -57,7 +58,6 @@ def localise(
     tolerance: Tolerance,
     gradients_agree: bool = False,
     drift: Mapping[str, float] | None = None,
-    forward: bool = True,
     backward: bool = True,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
@@ -82,7 +82,6 @@ def localise(
         beside(),
         tolerance,
         loosely=not pairing.alike,
-        forward=forward,
         backward=backward,
     )
     found = _fed(raw, step, job, 1, run, backward=backward)

@@ -1,0 +1,121 @@
+"""Whose call stands beside a call of the model that runs: base's own, or the one of base that raw's corresponds to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from padiff.align import CallPairing
+from padiff.compare.layouts import compare_arranged
+from padiff.engine.partners import Partners
+from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
+
+
+class Beside(Protocol):
+    """Finds base's call for a call of the model that runs."""
+
+    def at_start(self, call: Call) -> Call | None: ...
+
+    def at_end(self, call: Call) -> Call | None: ...
+
+    def forgiven(self, call: Call) -> int | None:
+        """An earlier call whose output turns out to be what base's was, with this one added."""
+        ...
+
+    def parts(self, tensor: int) -> tuple[int, ...]:
+        """The tensors of base that one of its tensors is made of, or itself."""
+        ...
+
+    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
+        """The gradient of such a tensor."""
+        ...
+
+    def members(self, base: Call, raw: Call) -> list[Call] | None:
+        """Base's calls that together do what raw's does; None where it does a part of what one does."""
+        ...
+
+    def loose(self, base: Call, raw: Call) -> bool:
+        """Whether the two may end at different places without anything being wrong."""
+        ...
+
+    def begins_elsewhere(self, base: Call, raw: Call) -> bool:
+        """Whether they may begin at different places, too."""
+        ...
+
+
+class Itself:
+    """Base beside itself."""
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._calls = {call.index: call for call in trace.calls}
+
+    def at_start(self, call: Call) -> Call | None:
+        found = self._calls.get(call.index)
+        return found if found is not None and found.node == call.node else None
+
+    at_end = at_start
+
+    def forgiven(self, call: Call) -> int | None:
+        return None
+
+    def parts(self, tensor: int) -> tuple[int, ...]:
+        return (tensor,)
+
+    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
+        return arrivals.get(tensor)
+
+    def members(self, base: Call, raw: Call) -> list[Call] | None:
+        return [base]
+
+    def loose(self, base: Call, raw: Call) -> bool:
+        return False
+
+    begins_elsewhere = loose
+
+
+class Other:
+    """Raw beside base."""
+
+    def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
+        self._pairing, self._tree = pairing, base_tree
+        self._partners = Partners(pairing, base_tree, tolerance, _same)
+
+    def at_start(self, call: Call) -> Call | None:
+        return self._pairing.base_call(call)
+
+    def at_end(self, call: Call) -> Call | None:
+        return self._partners.of(call)
+
+    def forgiven(self, call: Call) -> int | None:
+        found = self._partners.finishes(call)
+        return None if found is None else found.index
+
+    def parts(self, tensor: int) -> tuple[int, ...]:
+        return self._pairing.parts.get(tensor, (tensor,))
+
+    def arrival(self, tensor: int, arrivals: Mapping[int, Value]) -> Value | None:
+        made = self._pairing.derived.get(tensor)
+        return arrivals.get(tensor) if made is None else made(arrivals)
+
+    def members(self, base: Call, raw: Call) -> list[Call] | None:
+        found = self._pairing.together(raw)
+        return [base] if found is not None and len(found) < 2 else found
+
+    def loose(self, base: Call, raw: Call) -> bool:
+        node = self._tree.nodes[base.node]
+        unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
+        return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
+
+    def begins_elsewhere(self, base: Call, raw: Call) -> bool:
+        return not self._pairing.alike and self._holds(self._tree.nodes[base.node]) and raw.parent >= 0
+
+    def _holds(self, node: ModuleNode) -> bool:
+        """Whether it is there for the modules in it, and not a layer of its own."""
+        return bool(node.children) and not node.atomic
+
+
+def _same(base: Slot, raw: Slot) -> bool:
+    if math.prod(base.value.shape) != math.prod(raw.value.shape) or base.value.overwritten or raw.value.overwritten:
+        return False
+    return compare_arranged(base.value.numpy(), raw.value.numpy(), Tolerance(mode="auto"))[0].agrees
