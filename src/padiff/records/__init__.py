@@ -1,0 +1,59 @@
+"""The frozen records handed from one stage to the next. They know nobody, and hold no framework."""
+
+from padiff.records.comparisons import (
+    Calibration,
+    Comparison,
+    Mismatch,
+    Numbers,
+    Outcome,
+    Picture,
+    StepComparison,
+    Tolerance,
+)
+from padiff.records.divergences import Cause, Divergence, Fault
+from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
+from padiff.records.plain import PlainData
+from padiff.records.traces import Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
+from padiff.records.values import Array, Phase, Reason, Role, TensorSpec, Value, Verdict
+from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
+
+__all__ = [
+    "Anchors",
+    "Array",
+    "Calibration",
+    "Call",
+    "Cause",
+    "Choice",
+    "Comparison",
+    "Divergence",
+    "Fault",
+    "Frame",
+    "Group",
+    "Mismatch",
+    "ModuleNode",
+    "ModulePairs",
+    "ModuleTree",
+    "Noise",
+    "Numbers",
+    "Outcome",
+    "Phase",
+    "Picture",
+    "PlainData",
+    "Reason",
+    "Role",
+    "Rules",
+    "Slot",
+    "SourceLine",
+    "StepComparison",
+    "StepTrace",
+    "TensorSpec",
+    "Tolerance",
+    "Unmatched",
+    "Usage",
+    "Value",
+    "Verdict",
+    "WeightEntry",
+    "WeightPlan",
+    "WeightProblem",
+    "WeightSource",
+]

@@ -1,0 +1,76 @@
+"""Records of blame: faults, their explanations, and the divergence shown to the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from padiff.records.comparisons import Comparison
+from padiff.records.plain import PlainData
+from padiff.records.traces import Call, SourceLine
+from padiff.records.values import Array, Phase, Role
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A call that does something else than base's when it is given the same, and what tells so."""
+
+    phase: Phase
+    base: Call
+    raw: Call
+    comparison: Comparison
+    between: bool = False
+    """The code of the module itself is at fault, between two of its children."""
+    before: Call | None = None
+    after: Call | None = None
+    """The children of raw around it, where known."""
+    expected: Array | None = None
+    found: Array | None = None
+    """Base's tensor as raw arranges it, and raw's."""
+
+
+@dataclass(frozen=True)
+class Cause(PlainData):
+    """A named explanation with its evidence."""
+
+    name: str
+    evidence: str
+    confidence: float = 1.0
+    """How sure it is, from 0 to 1."""
+    tested: bool = True
+    """The comparison was tried again under this hypothesis, and held. False: only a pattern that fits."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.evidence}"
+
+
+@dataclass(frozen=True)
+class Divergence(PlainData):
+    """The first place whose inputs agree and whose outputs don't."""
+
+    base_path: str
+    raw_path: str
+    base_kind: str
+    raw_kind: str
+    phase: Phase
+    step: int
+    role: Role
+    comparison: Comparison
+    source: tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]] = ((), ())
+    """The user's lines on each side, where known."""
+    causes: tuple[Cause, ...] = ()
+    settings: tuple[tuple[str, Any, Any], ...] = ()
+    """What the two modules were built with and differs: name, base's, raw's."""
+    note: str = ""
+    base_call: int = -1
+    raw_call: int = -1
+
+    def __str__(self) -> str:
+        place = self.base_path or "the model itself"
+        if self.raw_path != self.base_path:
+            place += f" vs {self.raw_path or 'the model itself'}"
+        text = (
+            f"{place} ({self.base_kind} vs {self.raw_kind}) differs in {self.phase} at step {self.step}: "
+            f"{self.comparison.outcome.message}"
+        )
+        return f"{text}\n{self.note}" if self.note else text

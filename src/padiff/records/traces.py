@@ -1,0 +1,113 @@
+"""Records of one run: calls with the tensors at their borders, and where in the source they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from padiff.records.plain import PlainData
+from padiff.records.values import Value
+
+
+class Frame(NamedTuple):
+    """A place in the user's code, cheap to take while a model runs; its text is read when somebody asks."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine(PlainData):
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}\n    {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot(PlainData):
+    """One tensor among the inputs or outputs of a call."""
+
+    name: str
+    """Its place in the container: "" for a lone tensor, else "0", "logits", "cache.0.1"."""
+    tensor: int
+    """Number of the tensor in its trace: two slots with one number hold one tensor."""
+    value: Value
+    tracked: bool = False
+    """Whether it takes part in backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(PlainData):
+    """One execution of a module."""
+
+    index: int
+    """Order of entering."""
+    parent: int
+    """Index of the call it happened in; -1 for the call of the model."""
+    node: int
+    """Index of the module's node in the tree."""
+    path: str
+    kind: str
+    occurrence: int
+    """How many times the same module had been called before, in this step."""
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    tensors: tuple[int, int] = (0, 0)
+    """Numbers from the first up to the second were first seen inside the call."""
+    stack: tuple[Frame, ...] = ()
+    """The user's own lines that led to the call, outermost first."""
+
+
+@dataclass(frozen=True)
+class StepTrace(PlainData):
+    """Everything seen of one model in one step."""
+
+    step: int
+    calls: tuple[Call, ...]
+    """In the order in which they ended."""
+    gradients: Mapping[int, Value]
+    """Tensor number to gradient, in the order in which backward made them."""
+    loss: Value | None
+    parameter_gradients: Mapping[str, Value | None]
+    """Parameter path to gradient; None where backward reached the parameter not at all."""
+    ran_backward: bool = False
+
+
+@dataclass(frozen=True)
+class Noise(PlainData):
+    """The root mean square deviation that rounding brings about in base, tensor by tensor."""
+
+    tensors: Mapping[int, float] = field(default_factory=dict)
+    """By the tensor's number in base's trace."""
+    gradients: Mapping[int, float] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Of the gradients of parameters, by path."""
+    buffers: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of the parameters after a step."""
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched(PlainData):
+    """A module, call or tensor that has no partner, and why."""
+
+    side: Literal["base", "raw"]
+    path: str
+    kind: str
+    why: str
+    inside: str = ""
+    """Path of the layer around it that is compared as one, where that is the reason."""
+    idle: bool = False
+    """A tensor that its model never uses, or that is no parameter: nothing is lost without a partner."""
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.path or '(model)'} ({self.kind}): {self.why}"

@@ -1,0 +1,52 @@
+"""Tensors as the stages see them, and the few words that say which tensor it is and what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
+
+from padiff.records.plain import PlainData
+
+Array = npt.NDArray[Any]
+Phase = Literal["forward", "backward", "gradient", "weight", "buffer"]
+Verdict = Literal["equal", "rounding", "precision", "different"]
+Reason = Literal["structure", "shape", "dtype", "nonfinite", "values"]
+Role = Literal["output", "input", "loss", "parameter", "buffer"]
+
+
+class Value(Protocol):
+    """A tensor that lives somewhere: its facts now, its elements on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def overwritten(self) -> bool:
+        """The elements are no longer those that were seen."""
+        ...
+
+    def numpy(self) -> Array:
+        """The elements on the host, sharing memory where the framework allows."""
+        ...
+
+    def release(self) -> None:
+        """Forget the elements; shape and dtype stay."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec(PlainData):
+    """A parameter or buffer as its owner names it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    identity: int
+    """Two specs with one identity are one tensor: tied weights."""
+    computed: bool = False
+    """A buffer that its module makes itself (a mask, a table of angles): compared, never written."""
