@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from padiff.autodiff.later import set_dump_root_path as set_dump_root_path
     from padiff.autodiff.layer_map import LayerMap as LayerMap
     from padiff.autodiff.weights import assign_weight as assign_weight
+    from padiff.capture.functions import watch_function as watch_function
+    from padiff.capture.tags import tag as tag
     from padiff.engine.inputs import Inputs as Inputs
     from padiff.engine.result import Result as Result
     from padiff.records import Calibration as Calibration
@@ -60,6 +62,8 @@ _HOMES = {
     "padiff.autodiff.layer_map": ("LayerMap",),
     "padiff.weights.special": ("add_special_init",),
     "padiff.autodiff.weights": ("assign_weight",),
+    "padiff.capture.functions": ("watch_function",),
+    "padiff.capture.tags": ("tag",),
     "padiff.engine.inputs": ("Inputs",),
     "padiff.records": ("Calibration", "Tolerance"),
     "padiff.weights.rules": ("concat", "split", "transpose"),

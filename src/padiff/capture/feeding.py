@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from padiff.capture.held import Held
+from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Recorder
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
@@ -39,12 +40,18 @@ class Feeder(Protocol):
         """For a call that has ended: what its outputs are replaced by."""
         ...
 
+    def tagged(self, call: Call) -> Mapping[int, Feed]:
+        """For a tensor that the user marked: what it is replaced by."""
+        ...
+
 
 class FeedingRecorder(Recorder):
     """Records one step of one model while a feeder replaces tensors at the borders of calls."""
 
-    def __init__(self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks)
+    def __init__(
+        self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool, ops: WantedOps | None = None
+    ) -> None:
+        super().__init__(live, gradients=gradients, hooks=hooks, ops=ops)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""
@@ -74,6 +81,11 @@ class FeedingRecorder(Recorder):
         call = self.calls[-1]
         fed = self._replacements(call.outputs, self._feeder.hand_on(call))
         return map_leaves(output, partial(_exchange, fed)) if fed else None
+
+    def tagged(self, name: str, value: Any) -> Any:
+        call = self._tag(name, value)
+        fed = {} if call is None else self._replacements(call.outputs, self._feeder.tagged(call))
+        return map_leaves(value, partial(_exchange, fed)) if fed else value
 
     def _fail(self, module: Any) -> None:
         before = len(self._open)
@@ -142,6 +154,8 @@ class Witness:
             for slot in call.outputs
             if slot.tracked and not slot.value.overwritten
         }
+
+    tagged = hand_on
 
     def _contribution(self, place: tuple[int, int], gradient: Value) -> None:
         self.contributions[place] = _kept(gradient)

@@ -55,6 +55,11 @@ class Held:
             and self._adapter.version(self._tensor) != self._version
         )
 
+    @property
+    def written(self) -> bool:
+        """Somebody wrote into the memory, seen in time or not."""
+        return self._version is None or self.overwritten
+
     def detach(self) -> None:
         """Let go of the autograd graph, keep the elements."""
         if self._tensor is not None and self._version is not None:

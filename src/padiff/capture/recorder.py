@@ -12,11 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from padiff.capture.functions import watched_functions
 from padiff.capture.held import Held
+from padiff.capture.ops import Opened, OpLog, WantedOps
+from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, Frame, Slot, Value
+from padiff.records import FIRST_OP, Call, Frame, Slot, Value
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 _DEMO_FOLDER = str(Path(__file__).resolve().parents[1] / "demo")  # written as a user would
@@ -46,6 +49,10 @@ class _Open:
     inputs: tuple[Slot, ...]
     stack: tuple[Frame, ...]
     first_tensor: int
+    ops: list[Opened] | None = None
+    """What its own code has called so far; None where nobody wants to know."""
+    tags: list[tuple[int, Call]] = field(default_factory=list)
+    """What its own code has tagged, and how many ops came before."""
     owned: list[tuple[tuple[int, int], Held]] = field(default_factory=list)
     """Tensors first seen in its own code: between its children, or returned by them."""
 
@@ -60,6 +67,7 @@ class Recorder:
         gradients: bool,
         observer: Observer | None = None,
         hooks: bool = True,
+        ops: WantedOps | None = None,
     ) -> None:
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
@@ -82,6 +90,12 @@ class Recorder:
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
         self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
+        self._unhooked: set[int] = set()
+        """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
+        self._tagged: Counter[str] = Counter()
+        self._ops: OpLog | None = None
+        if ops is not None and hasattr(live.adapter, "watch_ops"):
+            self._ops = OpLog(live.adapter, ops, self._known_tensor, self._top, self._foreign)
 
     @contextmanager
     def attached(self, nodes: frozenset[int]) -> Iterator[None]:
@@ -91,6 +105,10 @@ class Recorder:
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
             stack.enter_context(self._adapter.watch_writes(self._about_to_write))
+            stack.enter_context(listening(self))
+            if self._ops is not None:
+                stack.enter_context(watched_functions(self._ops.whole))
+                stack.enter_context(self._adapter.watch_ops(self._ops.begin, self._ops.end))
             yield
 
     @contextmanager
@@ -115,6 +133,8 @@ class Recorder:
         inputs = self._slots(args, kwargs)
         stack = self._user_stack()
         opened = _Open(self._entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
+        if self._ops is not None and self._ops.wants(self._entered, module):
+            opened.ops = []
         self._entered += 1
         self._occurrences[node] += 1
         self._open.append(opened)
@@ -139,6 +159,7 @@ class Recorder:
             outputs=outputs,
             tensors=inside,
             stack=opened.stack,
+            ops=self._ops_of(opened),
         )
         self.calls.append(call)
         if self._observer is not None:
@@ -163,6 +184,50 @@ class Recorder:
             else:
                 self._known.pop(key, None)
                 held.release()
+
+    def _ops_of(self, opened: _Open) -> tuple[Call, ...]:
+        found: list[Call] = []
+        if opened.ops and self._ops is not None:
+            found = self._ops.built(opened.ops, opened.index, self._live.tree.nodes[opened.node])
+        for place, tag in reversed(opened.tags):
+            found.insert(place, tag)
+        return tuple(found)
+
+    def _top(self) -> tuple[Any, list[Opened] | None, int]:
+        opened = self._open[-1]
+        return opened.module, opened.ops, self._entered
+
+    def tagged(self, name: str, value: Any) -> Any:
+        """The user marks a tensor."""
+        self._tag(name, value)
+        return value
+
+    def _tag(self, name: str, value: Any) -> Call | None:
+        opened = self._open[-1]
+        if not self._mine() or opened.index < 0:
+            return None
+        slots = tuple(self._slot(place, tensor) for place, tensor in self._adapter.flatten(value))
+        if not slots:
+            return None
+        node = self._live.tree.nodes[opened.node]
+        call = Call(
+            index=FIRST_OP - 1 - sum(self._tagged.values()),
+            parent=opened.index,
+            node=opened.node,
+            path=f"{node.path}@{name}",
+            kind="tag",
+            occurrence=self._tagged[name],
+            inputs=opened.inputs,
+            outputs=slots,
+            stack=self._user_stack(),
+            begun=self._entered,
+            tag=True,
+        )
+        self._tagged[name] += 1
+        opened.tags.append((len(opened.ops or ()), call))
+        if self._observer is not None:
+            self._observer.on_call(call)
+        return call
 
     def _about_to_write(self, tensor: Any) -> None:
         if not self._mine():
@@ -206,13 +271,21 @@ class Recorder:
         return tuple(slots)
 
     def _slot(self, name: str, tensor: Any) -> Slot:
+        known = self._known_tensor(tensor, True)
+        return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
+
+    def _known_tensor(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
+        """Number of a tensor and the tensor; ``hooked`` says whether its gradient is asked for."""
         key = (id(tensor), self._adapter.version(tensor))
         known = self._known.get(key)
         if known is None:
-            known = self._first_sight(key, tensor)
-        return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
+            return self._first_sight(key, tensor, hooked)
+        if hooked and known[0] in self._unhooked:
+            self._unhooked.discard(known[0])
+            self._hook(known[0], tensor)
+        return known
 
-    def _first_sight(self, key: tuple[int, int], tensor: Any) -> tuple[int, Held]:
+    def _first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
         held = Held(self._adapter, tensor)
         number = self._tensors
         self._tensors += 1
@@ -220,10 +293,16 @@ class Recorder:
         self._unindexed.append((key, held))
         self._open[-1].owned.append((key, held))
         if self._hooks:
-            handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
-            if handle is not None:
-                self._handles.append(handle)
+            if hooked:
+                self._hook(number, tensor)
+            else:
+                self._unhooked.add(number)
         return number, held
+
+    def _hook(self, number: int, tensor: Any) -> None:
+        handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
+        if handle is not None:
+            self._handles.append(handle)
 
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""

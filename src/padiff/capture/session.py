@@ -10,6 +10,7 @@ from typing import Any
 
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
+from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder, call_model
 from padiff.capture.state import (
     SavedBuffers,
@@ -47,6 +48,8 @@ class Session:
         self.loss_outputs: frozenset[str] | None = None
         """Places of the outputs that the default loss is the mean of; None for all. Set where the models return
         others."""
+        self.ops: WantedOps | None = None
+        """Which ops are recorded, besides modules, where nothing is fed."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self._randomness: Any = None
@@ -73,17 +76,19 @@ class Session:
         observer: Observer | None = None,
         feeder: Feeder | None = None,
         hooks: bool = True,
+        ops: WantedOps | None = None,
     ) -> StepTrace:
         """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
 
-        A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded as well."""
+        A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded, too, ``ops``
+        which ops of modules' own code are."""
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
         if feeder is not None:
-            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks)
+            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks, ops=ops)
         else:
-            recorder = Recorder(self.live, gradients=gradients, observer=observer)
+            recorder = Recorder(self.live, gradients=gradients, observer=observer, ops=ops or self.ops)
         running = Step(self, step, arguments, loss_fn, gradients, recorder)
         try:
             running.forward()

@@ -181,6 +181,18 @@ class LocalRun:
             self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
         return feeds
 
+    def tagged(self, call: Call) -> Mapping[int, Feed]:
+        """A tensor that the user marked on both sides: what differs here arose in the code around the mark."""
+        base = self._beside.tagged(call)
+        if base is None:
+            return {}
+        feeds: dict[int, Feed] = {}
+        for one, other in self._slots(base.outputs, call.outputs, "output"):
+            _, arranged = self._compare("forward", "output", base, call, one, other, "edge")
+            if arranged is not None and other.tensor not in feeds and _same_family(arranged, other.value):
+                self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+        return feeds
+
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
         tracked = self._backward and one.tracked
         feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
@@ -309,7 +321,7 @@ class LocalRun:
             return
         if phase == "forward" and self._misled(call):
             return
-        between = (phase, role) in (("forward", "input"), ("backward", "output"))
+        between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
         before = self._before(call) if between else None
         fault = Fault(

@@ -48,6 +48,8 @@ class Scenes:
     base: Session
     run_again: Callable[[Callable[..., None], bool], None]
     """Run raw fed base's tensors once more, told what is compared; the second says whether backward is needed."""
+    feeder: Callable[[bool], LocalRun]
+    """What feeds raw base's tensors once more; told whether backward is needed."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
@@ -207,13 +209,11 @@ class Scenes:
         return trace.calls
 
 
-def run_again(
-    job: Job, raw: Session, reference: Reference, pairing: CallPairing, beside: Any, step: int
-) -> Callable[[Callable[..., None], bool], None]:
-    """How raw runs once more on base's tensors, for a scene."""
+def feeder_of(reference: Reference, pairing: CallPairing, beside: Any) -> Callable[..., LocalRun]:
+    """What feeds raw base's tensors once more."""
 
-    def run(look: Callable[..., None], backward: bool) -> None:
-        local = LocalRun(
+    def made(backward: bool, look: Callable[..., None] | None = None) -> LocalRun:
+        return LocalRun(
             reference,
             beside(),
             Tolerance(mode="auto"),
@@ -221,6 +221,17 @@ def run_again(
             backward=backward,
             look=look,
         )
+
+    return made
+
+
+def run_again(
+    job: Job, raw: Session, feeder: Callable[..., LocalRun], step: int
+) -> Callable[[Callable[..., None], bool], None]:
+    """How raw runs once more on base's tensors, for a scene."""
+
+    def run(look: Callable[..., None], backward: bool) -> None:
+        local = feeder(backward, look)
         with raw.again():
             raw.run(step, job.arguments()[1], loss_fn=job.losses[1], backward=backward, feeder=local, hooks=False)
 

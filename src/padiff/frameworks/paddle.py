@@ -8,16 +8,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers
+from padiff.frameworks import containers, paddle_builtins, paddle_ops
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -237,10 +238,22 @@ class PaddleAdapter:
             yield module.register_forward_post_hook(after, always_call=True)
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return _watching(about_to_write)
+        return paddle_builtins.watching_writes(about_to_write)
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _reading(read)
+
+    def watch_ops(self, begin: BeginOp, end: EndOp) -> AbstractContextManager[None]:
+        return paddle_ops.watching(begin, end)
+
+    def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
+        return paddle_ops.op_name(op, function, several)
+
+    def layer_folders(self) -> tuple[str, ...]:
+        return (paddle_ops.LAYERS,)
+
+    def wrapper_files(self) -> tuple[str, ...]:
+        return paddle_ops.WRAPPERS
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if tensor.stop_gradient:
@@ -411,60 +424,3 @@ def _reading(read: Callable[[Any], None]) -> Iterator[None]:
         yield
     finally:
         paddle.nn.Layer.__getattr__ = original
-
-
-# --- seeing writes: paddle has no function modes, so its in-place ops are replaced while somebody watches
-
-_watchers = threading.local()
-_patching = threading.Lock()
-_patched: list[Callable[[], None]] = []
-_active = 0
-
-
-@contextmanager
-def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
-    """Watchers are per thread; the replaced ops are per process, put in by the first and taken out by the last."""
-    global _active
-    stack = _watchers.__dict__.setdefault("stack", [])
-    with _patching:
-        if _active == 0:
-            _patch()
-        _active += 1
-    stack.append(about_to_write)
-    try:
-        yield
-    finally:
-        stack.remove(about_to_write)
-        with _patching:
-            _active -= 1
-            if _active == 0:
-                while _patched:
-                    _patched.pop()()
-
-
-def _patch() -> None:
-    for name, op in list(vars(paddle._C_ops).items()):
-        if name.endswith("_") and not name.startswith("_") and callable(op):
-            _replace(paddle._C_ops, name, op)
-    for name in ("__setitem__", "set_value", "copy_"):
-        _replace(paddle.Tensor, name, getattr(paddle.Tensor, name))
-
-
-def _replace(owner: Any, name: str, op: Any) -> None:
-    setattr(owner, name, _reporting(op))
-    _patched.append(lambda: setattr(owner, name, op))
-
-
-@functools.cache
-def _reporting(op: Any) -> Callable[..., Any]:
-    """Made once for each op: there are hundreds."""
-
-    @functools.wraps(op)
-    def reporting(*args: Any, **kwargs: Any) -> Any:
-        for watcher in _watchers.__dict__.get("stack", ()):
-            for argument in args:
-                if isinstance(argument, paddle.Tensor):
-                    watcher(argument)
-        return op(*args, **kwargs)
-
-    return reporting

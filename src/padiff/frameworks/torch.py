@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
@@ -16,9 +17,9 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers
+from padiff.frameworks import containers, torch_ops
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
@@ -190,6 +191,18 @@ class TorchAdapter:
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _ReadWatch(read)
+
+    def watch_ops(self, begin: BeginOp, end: EndOp) -> AbstractContextManager[None]:
+        return torch_ops.watching(begin, end)
+
+    def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
+        return torch_ops.op_name(op, function, several)
+
+    def layer_folders(self) -> tuple[str, ...]:
+        return (torch_ops.LAYERS,)
+
+    def wrapper_files(self) -> tuple[str, ...]:
+        return ()
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if not tensor.requires_grad:
