@@ -23,7 +23,7 @@ from padiff.records import Calibration, Rules, Tolerance
 from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
 
-LATER = "op level and dumps come with a later version; module level in one process works today"
+LATER = "dumps come with a later version; comparing two models in one process works today"
 
 
 def compare(
@@ -45,13 +45,12 @@ def compare(
     """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
+    ``level="op"`` compares what the modules' own code calls as well, function by function.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
     _choice("phase", phase, ("forward", "both"))
     _choice("level", level, ("module", "op"))
-    if level == "op":
-        raise NotAvailableError('level="op" is not in this version yet', LATER)
     if dump is not None:
         raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
@@ -68,6 +67,7 @@ def compare(
         tolerance=_with_width(as_tolerance(tolerance), base_live, raw_live),
         rules=module_rules,
         weight_rules=weight_rules,
+        ops=level == "op",
     )
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)

@@ -76,6 +76,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         tolerance=options.tolerance,
         rules=layer_map.rules(base, raw, skip_parameterless=skip),
         single_step=options.diff_phase if options.single_step else None,
+        ops=options.ops,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)

@@ -79,6 +79,7 @@ def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:
         f"    Type of layer is: {divergence.base_kind} vs {divergence.raw_kind}",
         f"    Route: {base}",
         f"           {raw}",
+        *([] if divergence.op is None else [f"    It starts with the op: {divergence.op}"]),
     )
 
 

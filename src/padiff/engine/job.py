@@ -35,5 +35,7 @@ class Job:
     weight_rules: Mapping[str, Rule] = field(default_factory=dict)
     """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
+    ops: bool = False
+    """Whether the ops of modules' own code are compared, too."""
     single_step: Literal["forward", "backward", "both"] | None = None
     """Whether every call of raw is fed what base's was fed, and which phases are compared then."""

@@ -263,7 +263,7 @@ class LocalRun:
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
         if role == "input" and phase == "forward":
-            expected = _masked_alike(expected, found)
+            expected = masked_alike(expected, found)
         outcome, arranged = compare_arranged(
             expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
@@ -418,7 +418,7 @@ class LocalRun:
             self.faults.append(blamed or fault)
 
 
-def _masked_alike(base: Array, raw: Array) -> Array:
+def masked_alike(base: Array, raw: Array) -> Array:
     """Base's array with raw's numbers where both mask something out: that these are far below zero is all they say."""
     if base.shape != raw.shape or base.dtype != raw.dtype or base.dtype.kind != "f" or not base.size:
         return base

@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padiff.records import Comparison, Divergence, SourceLine
+from padiff.records import FIRST_OP, Comparison, Divergence, SourceLine
 from padiff.report import words
 from padiff.report.plain import written
-from padiff.report.record import Report
+from padiff.report.record import CallPair, Report
 
 STYLES = ("uPlot.min.css", "page.css")
 SCRIPTS = ("words.js", "data.js", "list.js", "plot.js", "place.js", "detail.js", "page.js")
@@ -113,6 +113,7 @@ def _data(report: Report) -> dict[str, Any]:
         "paths": [[texts(call.base_path), texts(call.raw_path)] for call in report.calls],
         "kinds": [[texts(call.base_kind), texts(call.raw_kind)] for call in report.calls],
         "occurrence": [call.occurrence for call in report.calls],
+        "order": [_order(call) for call in report.calls],
         "stacks": [
             [stacks.setdefault(stack, len(stacks)) for stack in (call.base_stack, call.raw_stack)]
             for call in report.calls
@@ -135,6 +136,11 @@ def _data(report: Report) -> dict[str, Any]:
     return data
 
 
+def _order(call: CallPair) -> float:
+    """Where a call stands among the calls of its step, as they began."""
+    return call.raw_call if call.begun < 0 else call.begun - 0.5 + (call.raw_call - FIRST_OP) / (4 * FIRST_OP)
+
+
 def _kept(rows: Sequence[Comparison], thinned: bool) -> Sequence[Comparison]:
     """All of them, or all but inputs that agree: each is some other call's output."""
     return [one for one in rows if one.role != "input" or not one.agrees] if thinned else rows
@@ -146,6 +152,7 @@ def _divergence(one: Divergence) -> dict[str, Any]:
     found["where"] = words.where(one)
     found["bad"] = words.how_bad(outcome)
     found["tensor"] = words.tensor(one.comparison)
+    found["op_text"] = "" if one.op is None else str(one.op)
     found["sure"] = [words.sure(cause) for cause in one.causes]
     found["marked"] = [_marked(stack) for stack in one.source]
     found["relative"] = _number(words.relative(outcome))
@@ -162,7 +169,7 @@ def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, 
     found: dict[str, Any] = {name: [] for name in COLUMNS}
     found |= {"paths": {}, "kinds": {}, "pictures": {}}
     for place, one in enumerate(rows):
-        if one.raw_call < 0:
+        if one.raw_call < 0 or one.raw_kind == "tag":
             found["paths"][place] = [texts(one.base_path), texts(one.raw_path)]
             found["kinds"][place] = [texts(one.base_kind), texts(one.raw_kind)]
         if one.picture is not None:
