@@ -70,7 +70,7 @@ class OpLog:
         self.wanted = wanted
         self._adapter, self._known, self._top = adapter, known, top
         self._foreign = foreign
-        self._layers = tuple(adapter.layer_folders())
+        self._layers = tuple(folder + os.sep for folder in adapter.layer_folders())
         self._wrappers = frozenset(adapter.wrapper_files())
         self._kinds: dict[CodeType, int] = {}
         self._thread = threading.get_ident()
@@ -130,7 +130,8 @@ class OpLog:
             opened.outputs = [(name, self._seen(tensor, True)) for name, tensor in found]
         elif args and opened.inputs and self._adapter.is_tensor(args[0]) and opened.inputs[0][1].written:
             opened.outputs = [("", self._seen(args[0], True))]  # an item set in place
-        if not opened.outputs:
+        given = {one[0] for one in opened.inputs}
+        if all(one[0] in given for _, one in opened.outputs):  # nothing, or what it was given: a cast to the same dtype
             return
         last = seen[-1] if seen else None
         if last is not None and last.outer is not None and last.outer is opened.outer:
@@ -167,7 +168,7 @@ class OpLog:
 
     def _kind(self, code: CodeType) -> int:
         name = code.co_filename
-        if name.startswith(_OWN_FOLDER) and not name.startswith(f"{_OWN_FOLDER}{os.sep}demo"):
+        if name.startswith(_OWN_FOLDER + os.sep) and not name.startswith(f"{_OWN_FOLDER}{os.sep}demo"):
             return _WRAPPER if name.endswith(_WATCHING) else _END
         if name.startswith(self._layers):
             return _LAYER

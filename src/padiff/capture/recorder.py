@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter
@@ -89,7 +90,8 @@ class Recorder:
         self._taking = False
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
-        self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
+        # Up to the separator: paddlenlp's folder begins as paddle's does.
+        self._foreign = tuple(folder + os.sep for folder in (*live.adapter.package_folders(), _OWN_FOLDER))
         self._unhooked: set[int] = set()
         """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
         self._tagged: Counter[str] = Counter()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from padiff.compare.arrays import compare_arrays
+from padiff.compare.masks import without_masked
 from padiff.compare.measure import rms
 from padiff.records import Array, Call, Slot, Tolerance, Value
 
@@ -22,8 +23,6 @@ CLOSE = 4.0
 """How many times as far apart as its nearest like a tensor may be and still be one."""
 LAST_DIGIT = 1.2e-7
 """How far rounding alone may bring two apart that are the same, relative to them."""
-MASKED = -5000.0
-"""What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
 MASKING = frozenset({"add", "masked_fill", "where"})
 SAMPLE = 32
 """Elements looked at before two tensors are compared in full."""
@@ -183,8 +182,9 @@ def _apart(base: Array, raw: Array, tolerance: Tolerance) -> float:
     if base.dtype != raw.dtype:
         raw = raw.astype(base.dtype) if kinds[0] not in "iu" else raw
         base = base.astype(raw.dtype) if base.dtype != raw.dtype else base
-    if base.dtype.kind == "f" and base.size and base.min() < MASKED and raw.min() < MASKED:
-        base, raw = np.maximum(base, MASKED), np.maximum(raw, MASKED)
+    rest = without_masked(base, raw)
+    if rest is not None:  # what is left out is large, and so is its noise
+        (base, raw), tolerance = rest, replace(tolerance, predicted=None)
     if base.size > 4 * SAMPLE and base.dtype.kind == "f":
         step = base.size // SAMPLE
         one, two = base[::step].astype(np.float64), raw[::step].astype(np.float64)
@@ -219,7 +219,7 @@ def _first(likes: _Likes, accused: tuple[int, int]) -> Culprit:
     if pair is not None:
         return _constants(likes, *pair)
     one, other = (found[0] if found else None for found in firsts)
-    told = _told(likes, one, other, *bad)
+    told = _told(likes, one, other)
     return told if told.base is None or told.raw is None else _constants(likes, told.base, told.raw)
 
 
@@ -298,13 +298,11 @@ def _same_given(likes: _Likes, base: Event, raw: Event) -> bool:
     return True
 
 
-def _told(
-    likes: _Likes, base: Event | None, raw: Event | None, all_base: Sequence[Event], all_raw: Sequence[Event]
-) -> Culprit:
+def _told(likes: _Likes, base: Event | None, raw: Event | None) -> Culprit:
     """One op on each side that differ, or one that the other side lacks: there, what should come after it comes."""
     if base is None or raw is None:
         return Culprit(base, raw)
-    after_base, after_raw = _after(likes.sides[0], base, all_base), _after(likes.sides[1], raw, all_raw)
+    after_base, after_raw = _after(likes.sides[0], base), _after(likes.sides[1], raw)
     own_base, own_raw = _sort(likes.sides[0], base), _sort(likes.sides[1], raw)
     if own_raw in after_base and own_base not in after_raw:
         return Culprit(base, None, raw_next=raw)
@@ -321,9 +319,18 @@ def _sort(side: _Side, event: Event) -> tuple[str, int]:
     return event.thing, len(given)
 
 
-def _after(side: _Side, event: Event, events: Sequence[Event]) -> set[tuple[str, int]]:
-    place = next(place for place, one in enumerate(events) if one is event)
-    return {_sort(side, one) for one in events[place + 1 :]}
+def _after(side: _Side, event: Event) -> set[tuple[str, int]]:
+    """What is done next with what an op returns, wherever it is put in between."""
+    found: set[tuple[str, int]] = set()
+    todo, seen = [event], {id(event)}
+    while todo:
+        for slot in todo.pop().call.outputs:
+            for user in side.users.get(slot.tensor, ()):
+                found.add(_sort(side, user))
+                if user.moving and id(user) not in seen:
+                    seen.add(id(user))
+                    todo.append(user)
+    return found
 
 
 def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Array], bool]) -> Culprit:

@@ -19,6 +19,7 @@ from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
 from padiff.records import (
+    FIRST_OP,
     Array,
     Call,
     Divergence,
@@ -32,6 +33,8 @@ from padiff.records import (
 )
 
 Lines = tuple[SourceLine, ...]
+Key = tuple[int, int, int]
+"""What orders ops and calls: how many calls had begun; 0 for an op, 1 for the call itself; number of the op."""
 
 
 @dataclass
@@ -81,18 +84,19 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
     if base.call is None or raw.call is None:
         return divergence
+    accused = _accused(fault, scenes, base, raw)
+    if accused is None:
+        return divergence
+    told = _telling(fault, scenes, base, raw)
     sides = [
-        _events(seen, inside, tree, alone=_alone(scenes, side))
-        for side, (seen, inside, tree) in enumerate(
-            zip((base, raw), wanted, (scenes.job.base.tree, scenes.job.raw.tree), strict=True)
+        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call))
+        for side, (seen, inside, tree, call) in enumerate(
+            zip((base, raw), wanted, (scenes.job.base.tree, scenes.job.raw.tree), told, strict=True)
         )
     ]
     if not any(not event.child for events in sides for event in events):
         return divergence
     noise = _noise(scenes, partner.index, wanted[0], base)
-    accused = _accused(fault, scenes, base, raw)
-    if accused is None:
-        return divergence
     insides = [
         Inside(tuple(events), tensor, seen.call.inputs if seen.call else (), seen.gradients, noise if side == 0 else {})
         for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
@@ -165,9 +169,9 @@ def _ops(seen: _Seen) -> list[Call]:
     return [op for call in sorted(calls, key=lambda call: call.index) for op in call.ops if not op.tag]
 
 
-def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int]) -> list[Event]:
-    """Ops and children in the order in which they came."""
-    found: list[tuple[tuple[int, int, int], Event]] = []
+def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None) -> list[Event]:
+    """Ops and children in the order in which they came, up to where the accused tensor is told on."""
+    found: list[tuple[Key, Event]] = []
     for op in _ops(seen):
         thing = same_thing(op.kind)
         found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in FREE_LAYOUT)))
@@ -177,31 +181,50 @@ def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[in
         node = tree.nodes[call.node]
         event = Event(call, node.layer or node.kind.lower(), child=call.index in alone)
         found.append(((call.index, 1, 0), event))
-    return [event for _, event in sorted(found, key=lambda one: one[0])]
+    return [event for key, event in sorted(found, key=lambda one: one[0]) if end is None or key < end]
+
+
+def _telling(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[Call | None, Call | None]:
+    """The tag or the child that is given the accused tensor, on each side; None where the module returns it."""
+    if "@" in fault.comparison.raw_path:
+        name = fault.comparison.raw_path.rpartition("@")[2]
+        return _tag(base, name), _tag(raw, name)
+    if fault.between and fault.after is not None and fault.after.index != fault.raw.index:
+        child = next((call for call in raw.children if call.index == _direct(fault, scenes)), None)
+        partner = None if child is None else scenes.pairs.get(child.index)
+        other = None if partner is None else next((c for c in base.children if c.index == partner.index), None)
+        return other, child
+    return None, None
+
+
+def _end(seen: _Seen, call: Call) -> Key:
+    """The place of a tag or a child among ops and children."""
+    if not call.tag:
+        return (call.index, 1, 0)
+    owner = next(one for one in (*seen.children, seen.call) if one is not None and call in one.ops)
+    later = owner.ops[owner.ops.index(call) + 1 :]
+    following = next((op.index for op in later if not op.tag), 2 * FIRST_OP)
+    return (call.begun, 0, following)
 
 
 def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[int, int] | None:
     """The two tensors that differ, by their numbers in these runs."""
     assert base.call is not None and raw.call is not None
-    name = fault.comparison.name
-    if "@" in fault.comparison.raw_path:
-        tags = [_tag(seen, fault.comparison.raw_path.rpartition("@")[2]) for seen in (base, raw)]
-        left, right = (() if tag is None else tag.outputs for tag in tags)
-    elif fault.between and fault.after is not None and fault.after.index != fault.raw.index:
-        child = next((call for call in raw.children if call.index == _direct(fault, scenes)), None)
-        partner = None if child is None else scenes.pairs.get(child.index)
-        other = None if partner is None else next((c for c in base.children if c.index == partner.index), None)
-        if child is None or other is None:
-            return None
-        left, right = (other.inputs, child.inputs) if fault.phase == "forward" else (other.outputs, child.outputs)
-    else:
+    told = _telling(fault, scenes, base, raw)
+    given = fault.phase == "forward" and (told[1] is None or not told[1].tag)
+    if told == (None, None):
         left, right = base.call.outputs, raw.call.outputs
+    elif told[0] is None or told[1] is None:
+        return None
+    else:
+        left, right = (call.inputs if given else call.outputs for call in (told[0], told[1]))
     pairs, _, _ = pair_slots(left, right, loosely=False)
     if not pairs:
         return None
+    name = fault.comparison.name
     named = [pair for pair in pairs if (pair[1].name or pair[0].name) == name and _differs(*pair)]
-    one, other_slot = (named or sorted(pairs, key=lambda pair: not _differs(*pair)))[0]
-    return one.tensor, other_slot.tensor
+    one, other = (named or sorted(pairs, key=lambda pair: not _differs(*pair)))[0]
+    return one.tensor, other.tensor
 
 
 def _differs(one: Slot, other: Slot) -> bool:

@@ -19,6 +19,7 @@ from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
+from padiff.compare.masks import masked_alike, without_masked
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
 from padiff.records import (
@@ -36,9 +37,6 @@ from padiff.records import (
 )
 
 SAME = Outcome("equal", None, "equal")
-
-MASKED = -5000.0
-"""What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
 
 Key = tuple[str, str, int, int]
 """Phase, role, base's call (-1 where it does not matter) and base's tensor."""
@@ -262,11 +260,17 @@ class LocalRun:
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
+        tolerance = self._allowed(key)
         if role == "input" and phase == "forward":
             expected = masked_alike(expected, found)
+        rest = without_masked(expected, found) if call.tag and phase == "forward" else None
+        if rest is not None:  # what is left out is large, and so is its noise
+            (expected, found), tolerance = rest, replace(tolerance, predicted=None)
         outcome, arranged = compare_arranged(
-            expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
+            expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely
         )
+        if rest is not None:
+            arranged = None if arranged is None else one.value.numpy()
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
@@ -416,15 +420,6 @@ class LocalRun:
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             self.faults.append(blamed or fault)
-
-
-def masked_alike(base: Array, raw: Array) -> Array:
-    """Base's array with raw's numbers where both mask something out: that these are far below zero is all they say."""
-    if base.shape != raw.shape or base.dtype != raw.dtype or base.dtype.kind != "f" or not base.size:
-        return base
-    if base.min() > MASKED or raw.min() > MASKED:
-        return base
-    return np.where((base <= MASKED) & (raw <= MASKED), raw, base)
 
 
 def _comparable(base: Value, raw: Value) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from padiff.align import CallPairing, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.masks import without_masked
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
 from padiff.records import (
@@ -139,7 +140,7 @@ class SideBySide:
                 text = "base's tensor of this name was let go: the two lie too far apart"
                 self._unmatched.append(Unmatched("raw", tag.path, tag.kind, text))
                 continue
-            outcome = self._values_of(one.value, other.value, self._allowed(one.tensor))
+            outcome = self._values_of(one.value, other.value, self._allowed(one.tensor), masks=True)
             comparison = self._comparison("forward", "output", base, tag, other.name or one.name, outcome, other.tensor)
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
@@ -363,11 +364,17 @@ class SideBySide:
             else:
                 self._comparisons.append(comparison)
 
-    def _values_of(self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False) -> Outcome:
+    def _values_of(
+        self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False, masks: bool = False
+    ) -> Outcome:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
-        return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance, gradients=gradients, loosely=not self._alike)
+        expected, found = base.numpy(), raw.numpy()
+        rest = without_masked(expected, found) if masks else None
+        if rest is not None:  # what is left out is large, and so is its noise
+            (expected, found), tolerance = rest, replace(tolerance, predicted=None)
+        return compare_in_any_layout(expected, found, tolerance, gradients=gradients, loosely=not self._alike)
 
     def _comparison(
         self, phase: Phase, role: Role, base: Call, raw: Call, name: str, outcome: Outcome, tensor: int

@@ -28,6 +28,7 @@ _BIT_VIEWS = {
     "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
 }
+_WHOLE = frozenset({paddle.int64, paddle.int32, paddle.bool, paddle.int16, paddle.int8, paddle.uint8})
 _STATISTICS = ("_mean", "_variance")
 
 
@@ -256,7 +257,7 @@ class PaddleAdapter:
         return paddle_ops.WRAPPERS
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
-        if tensor.stop_gradient:
+        if tensor.stop_gradient or tensor.dtype in _WHOLE:  # indices may claim to take gradients, and get none
             return None
 
         def hook(gradient: Any) -> None:

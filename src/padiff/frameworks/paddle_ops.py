@@ -67,18 +67,20 @@ def op_name(op: Any, function: CodeType | None, several: bool) -> str:
     """``paddle.nn.functional.linear``, ``paddle.Tensor.__matmul__``; ``paddle._C_ops.name`` where that was called."""
     if function is None:
         return f"paddle.Tensor.{op}" if op in METHODS else f"paddle._C_ops.{op}"
-    return _public(function)
+    return _public(function, op)
 
 
 @functools.cache
-def _public(function: CodeType) -> str:
+def _public(function: CodeType, op: str) -> str:
+    """The public function with this code; where it has none, the public function of the op's own name."""
     name = function.co_name
     plain = name.strip("_") if name.startswith("_") and not name.startswith("__") else name
     if plain == "T":
         return "paddle.Tensor.T"
     homes = HOMES if "functional" in function.co_filename or "generated" in function.co_filename else HOMES[1:]
-    for home, owner in homes:
-        if hasattr(owner, plain):
-            return f"{home}.{plain}"
+    for word in (plain, op):
+        for home, owner in homes:
+            if hasattr(owner, word):
+                return f"{home}.{word}"
     module = Path(function.co_filename).relative_to(_PACKAGE.parent).with_suffix("")
     return f"{'.'.join(module.parts)}.{plain}"
