@@ -119,8 +119,11 @@ class State:
         if base_unit.atomic and raw_unit.atomic:  # inside, each keeps its tensors where it likes
             base_node, raw_node = base_unit, raw_unit
         name = entry.path.removeprefix(raw_node.path).lstrip(".")
+        sources = tuple(source.path for source in entry.sources)
+        kinds = (base_node.kind, raw_node.kind)
         return Comparison(
-            phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
+            *(phase, self._step, role, base_node.path, raw_node.path, *kinds, name, outcome),
+            sources=() if sources == (entry.path,) else sources,
         )
 
 
