@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padiff.records import Comparison, Divergence, SourceLine
+from padiff.records import Comparison, Divergence, Numbers, Outcome, Picture, SourceLine
 from padiff.report import words
 from padiff.report.plain import written
 from padiff.report.record import Report
@@ -22,8 +22,12 @@ ROLES = ("output", "input", "loss", "parameter", "buffer")
 VERDICTS = ("equal", "rounding", "precision", "different")
 MOST_MESSAGES = 2000
 """Comparisons whose message goes into the page; for the others their numbers say it."""
+MOST_NUMBERS = 4000
+"""Comparisons whose numbers go into the page in full: all of them, or those that differ."""
 MOST_ROWS = 80_000
 """From here on a page leaves out what it can do without, to stay below 10 MB."""
+MOST_PICTURES = 2_500_000
+"""Characters of pictures in a page."""
 INLINE = 3_000_000
 """The longest page that is put into a notebook."""
 
@@ -83,6 +87,24 @@ class _Texts:
         return self.known.setdefault(text, len(self.known))
 
 
+class _Pictures:
+    """Pictures by number, each once: a tensor is what one call returns and the next is given."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self._length = 0
+
+    def __call__(self, picture: Picture | None) -> int:
+        """Its number; -1 where there is none, or no room for it."""
+        if picture is None:
+            return -1
+        text = json.dumps(written(picture), allow_nan=False, separators=(",", ":"))
+        if text not in self.known and self._length + len(text) <= MOST_PICTURES:
+            self._length += len(text)
+            self.known[text] = len(self.known)
+        return self.known.get(text, -1)
+
+
 def _data(report: Report) -> dict[str, Any]:
     """The report in columns, so that thousands of calls stay small."""
     texts = _Texts()
@@ -103,8 +125,16 @@ def _data(report: Report) -> dict[str, Any]:
         "verdicts": VERDICTS,
     }
     for name, side in (("base", report.base), ("raw", report.raw)):
-        modules = [[texts(module.path), texts(module.text)] for module in side.modules]
-        data[name] = {"name": side.name, "framework": side.framework, "version": side.version, "modules": modules}
+        data[name] = {
+            "name": side.name,
+            "framework": side.framework,
+            "version": side.version,
+            "environment": dict(side.environment),
+            "modules": [
+                [texts(one.path), texts(one.text), texts(_json(one.settings)), texts(_json(one.tensors))]
+                for one in side.modules
+            ],
+        }
     data["divergences"] = [_divergence(one) for one in report.divergences]
     data["calls"] = {
         "step": [call.step for call in report.calls],
@@ -119,8 +149,10 @@ def _data(report: Report) -> dict[str, Any]:
         ],
     }
     thinned = len(report.comparisons) + len(report.local) > MOST_ROWS
-    data["rows"] = _columns(_kept(report.comparisons, thinned), texts, report.tolerance.mode)
-    data["local"] = _columns(_kept(report.local, thinned), texts, report.tolerance.mode)
+    pictures = _Pictures()
+    for name, rows in (("rows", report.comparisons), ("local", report.local)):
+        data[name] = _columns(_kept(rows, thinned), texts, pictures, report.tolerance.mode)
+    data["pictures"] = list(pictures.known)
     if thinned:
         data["notes"].append("inputs that agree are left out of this page; the JSON report has them")
     data["unmatched"] = [[one.side, one.path, one.kind, one.why, one.inside] for one in report.unmatched]
@@ -156,18 +188,25 @@ def _marked(stack: Sequence[SourceLine]) -> list[int]:
     return sorted(words.marked(stack))
 
 
-def _columns(rows: Sequence[Comparison], texts: _Texts, mode: str) -> dict[str, Any]:
+def _columns(rows: Sequence[Comparison], texts: _Texts, pictures: _Pictures, mode: str) -> dict[str, Any]:
     """The comparisons in columns; what only few of them have, by their place."""
     messages = 0
+    numbered = 0
     found: dict[str, Any] = {name: [] for name in COLUMNS}
-    found |= {"paths": {}, "kinds": {}, "pictures": {}}
+    found |= {"paths": {}, "kinds": {}, "pictures": {}, "numbers": {}, "sources": {}}
     for place, one in enumerate(rows):
         if one.raw_call < 0:
             found["paths"][place] = [texts(one.base_path), texts(one.raw_path)]
             found["kinds"][place] = [texts(one.base_kind), texts(one.raw_kind)]
-        if one.picture is not None:
-            found["pictures"][place] = written(one.picture)
+        if one.sources:
+            found["sources"][place] = texts(" + ".join(one.sources))
+        number = pictures(one.picture)
+        if number >= 0:
+            found["pictures"][place] = number
         outcome, numbers = one.outcome, one.outcome.numbers
+        if numbers is not None and numbered < MOST_NUMBERS and (len(rows) <= MOST_NUMBERS or not outcome.agrees):
+            found["numbers"][place] = _in_full(outcome, numbers)
+            numbered += 1
         message = -1
         if outcome.verdict == "different" and (messages < MOST_MESSAGES or numbers is None):
             message = texts(outcome.message)
@@ -198,6 +237,22 @@ COLUMNS = (
 )
 
 
+def _in_full(outcome: Outcome, numbers: Numbers) -> list[Any]:
+    """In the order in which the page reads them."""
+    worst = None if numbers.worst is None or numbers.base_worst is None else list(numbers.worst)
+    return [
+        *(_number(value, 6) for value in (numbers.rmse, numbers.base_rms, numbers.max_abs, numbers.mean_abs)),
+        *(_number(value, 6) for value in (outcome.allowed, outcome.predicted, numbers.max_rel, numbers.max_ulp)),
+        *(numbers.size, numbers.mismatched, written(round(numbers.cosine, 12)), worst),
+        *((written(numbers.base_worst), written(numbers.raw_worst)) if worst is not None else (None, None)),
+        outcome.layout,
+    ]
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(written(facts), ensure_ascii=False, allow_nan=False, separators=(",", ":")) if facts else ""
+
+
 def _forms(one: Comparison) -> str:
     base, raw = one.forms
     return raw if base == raw or not base else f"{base} / {raw}" if raw else base
@@ -211,11 +266,11 @@ def _share(bound: float | None, one: Comparison) -> float | None:
     return bound / numbers.base_rms
 
 
-def _number(value: float | None) -> Any:
-    """Three digits, or a word where JSON has no number for it."""
+def _number(value: float | None, digits: int = 3) -> Any:
+    """A few digits, or a word where JSON has no number for it."""
     if value is None:
         return None
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf"
-    short = float(f"{value:.3g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e6 else short
