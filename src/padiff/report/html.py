@@ -13,6 +13,7 @@ from padiff.records import Comparison, Divergence, Numbers, Outcome, Picture, So
 from padiff.report import words
 from padiff.report.plain import written
 from padiff.report.record import Report
+from padiff.report.slim import slimmer
 
 STYLES = ("uPlot.min.css", "page.css")
 SCRIPTS = ("words.js", "data.js", "list.js", "plot.js", "place.js", "detail.js", "page.js")
@@ -24,23 +25,32 @@ MOST_MESSAGES = 2000
 """Comparisons whose message goes into the page; for the others their numbers say it."""
 MOST_NUMBERS = 4000
 """Comparisons whose numbers go into the page in full: all of them, or those that differ."""
-MOST_ROWS = 80_000
-"""From here on a page leaves out what it can do without, to stay below 10 MB."""
-MOST_PICTURES = 2_500_000
+MOST_BYTES = 9_500_000
+"""A longer page leaves out what it can do without."""
+MOST_PICTURES = 1_200_000
 """Characters of pictures in a page."""
 INLINE = 3_000_000
 """The longest page that is put into a notebook."""
 
 
 def to_html(report: Report) -> str:
-    """The whole page."""
+    """The whole page, below 10 MB."""
+    found = ""
+    for one in slimmer(report):
+        found = _page(one, words.tally(report))
+        if len(found) * 4 <= MOST_BYTES or len(found.encode()) <= MOST_BYTES:
+            break
+    return found
+
+
+def _page(report: Report, tally: str) -> str:
     page = _asset("page.html")
     title = f"padiff: {report.base.name} and {report.raw.name}, {words.VERDICTS[report.verdict].lower()}"
     parts = {
         "TITLE": html.escape(title),
         "STYLE": "\n".join(_asset(name) for name in STYLES),
         "CHARTS": f"/* {_asset('uPlot.LICENSE').strip()} */\n" + _asset("uPlot.iife.min.js"),
-        "DATA": embedded(_data(report)),
+        "DATA": embedded(_data(report, tally)),
         "SCRIPT": '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();",
     }
     first, *rest = page.split("{{")
@@ -105,14 +115,14 @@ class _Pictures:
         return self.known.get(text, -1)
 
 
-def _data(report: Report) -> dict[str, Any]:
+def _data(report: Report, tally: str) -> dict[str, Any]:
     """The report in columns, so that thousands of calls stay small."""
     texts = _Texts()
     stacks: dict[tuple[int, ...], int] = {}
     data: dict[str, Any] = {
         "verdict": report.verdict,
         "headline": words.VERDICTS[report.verdict].capitalize(),
-        "tally": words.tally(report),
+        "tally": tally,
         "tolerance": str(report.tolerance),
         "mode": report.tolerance.mode,
         "coverage": dict(report.coverage),
@@ -148,13 +158,10 @@ def _data(report: Report) -> dict[str, Any]:
             for call in report.calls
         ],
     }
-    thinned = len(report.comparisons) + len(report.local) > MOST_ROWS
     pictures = _Pictures()
     for name, rows in (("rows", report.comparisons), ("local", report.local)):
-        data[name] = _columns(_kept(rows, thinned), texts, pictures, report.tolerance.mode)
+        data[name] = _columns(rows, texts, pictures, report.tolerance.mode)
     data["pictures"] = list(pictures.known)
-    if thinned:
-        data["notes"].append("inputs that agree are left out of this page; the JSON report has them")
     data["unmatched"] = [[one.side, one.path, one.kind, one.why, one.inside] for one in report.unmatched]
     data["weights"] = [
         [one.path, one.sources, list(one.shape), one.evidence, one.confidence, one.written, list(one.alternatives)]
@@ -165,11 +172,6 @@ def _data(report: Report) -> dict[str, Any]:
     data["code"] = {file: dict(lines) for file, lines in report.code.items()}
     data["texts"] = list(texts.known)
     return data
-
-
-def _kept(rows: Sequence[Comparison], thinned: bool) -> Sequence[Comparison]:
-    """All of them, or all but inputs that agree: each is some other call's output."""
-    return [one for one in rows if one.role != "input" or not one.agrees] if thinned else rows
 
 
 def _divergence(one: Divergence) -> dict[str, Any]:
