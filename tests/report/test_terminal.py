@@ -203,7 +203,7 @@ def test_no_error_is_told_from_a_small_one() -> None:
     whole = diverged()
     rows = tuple(replace(one, outcome=outcome(0.0)) if one.agrees else one for one in whole.comparisons)
     shown = render(replace(whole, comparisons=rows), 80)
-    assert "in the order of computation, 3.0e-03 to 3.0e-03, · none\n  ············▅▅▅" in shown
+    assert "in order of computation, 3.0e-03 to 3.0e-03, · none\n  ············▅▅▅" in shown
 
 
 def test_where_both_sides_ran() -> None:
