@@ -21,6 +21,7 @@ from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
+from padiff.engine.gallery import Gallery
 from padiff.records import (
     Array,
     Call,
@@ -79,7 +80,9 @@ class LocalRun:
         backward: bool = True,
         change: Callable[[Array], Array] | None = None,
         look: Callable[[str, str, int, str, Value], None] | None = None,
+        gallery: Gallery | None = None,
     ) -> None:
+        self._gallery = gallery
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
         self._backward = backward
         self._look = look
@@ -263,6 +266,8 @@ class LocalRun:
         outcome, arranged = compare_arranged(
             expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
+        if self._gallery is not None and not outcome.agrees:
+            self._gallery.see(phase, outcome, expected, found)
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
@@ -426,6 +431,8 @@ class LocalRun:
     def finish(self) -> None:
         """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
         inside."""
+        if self._gallery is not None:
+            self.comparisons = self._gallery.hung(self.comparisons)
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             self.faults.append(blamed or fault)
