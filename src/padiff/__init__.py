@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from padiff.api import plan_weights as plan_weights
     from padiff.autodiff.auto_diff import auto_diff as auto_diff
     from padiff.autodiff.dataloader import check_dataloader as check_dataloader
-    from padiff.autodiff.later import capture as capture
     from padiff.autodiff.later import check_grads as check_grads
     from padiff.autodiff.later import check_params as check_params
     from padiff.autodiff.later import check_report as check_report
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from padiff.autodiff.later import set_dump_root_path as set_dump_root_path
     from padiff.autodiff.layer_map import LayerMap as LayerMap
     from padiff.autodiff.weights import assign_weight as assign_weight
+    from padiff.dumps import capture as capture
+    from padiff.dumps import load as load
     from padiff.engine.inputs import Inputs as Inputs
     from padiff.engine.result import Result as Result
     from padiff.records import Calibration as Calibration
@@ -46,8 +47,8 @@ _HOMES = {
     "padiff.api": ("compare", "plan_weights"),
     "padiff.autodiff.auto_diff": ("auto_diff",),
     "padiff.autodiff.dataloader": ("check_dataloader",),
+    "padiff.dumps": ("capture", "load"),
     "padiff.autodiff.later": (
-        "capture",
         "check_grads",
         "check_params",
         "check_report",

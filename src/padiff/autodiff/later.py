@@ -47,11 +47,6 @@ def check_grads(path_0: str, path_1: str, cfg: Any = None) -> NoReturn:
     _later("check_grads")
 
 
-def capture(model: Any, to: str, **options: Any) -> NoReturn:
-    """Record a dump of a model's run."""
-    _later("capture")
-
-
 def compare_dumps(base: str, raw: str, **options: Any) -> NoReturn:
     """Compare two dumps."""
     _later("compare_dumps")

@@ -185,18 +185,18 @@ def described(live: LiveTree) -> dict[str, Any]:
     adapter = live.adapter
     return {
         "layers": {"tables": tables, "nodes": table_of},
-        "settings": [_json(settings_of(adapter, module)) for module in live.modules],
+        "settings": [plain_settings(settings_of(adapter, module)) for module in live.modules],
         "frozen": [path for path, tensor in live.parameters().items() if not adapter.requires_grad(tensor)],
     }
 
 
-def _json(value: Any) -> Any:
+def plain_settings(value: Any) -> Any:
     """Settings as JSON can say them; numbers that it cannot are left out."""
     if isinstance(value, Mapping):
-        plain = {str(name): _json(item) for name, item in value.items()}
+        plain = {str(name): plain_settings(item) for name, item in value.items()}
         return {name: item for name, item in plain.items() if item is not ...}
     if isinstance(value, (list, tuple)):
-        items = [_json(item) for item in value]
+        items = [plain_settings(item) for item in value]
         return ... if any(item is ... for item in items) else items
     if isinstance(value, float) and not math.isfinite(value):
         return ...
