@@ -204,7 +204,7 @@ class PaddleAdapter:
             tensor = _from_numpy(np.asarray(value))
         else:
             tensor = paddle.utils.dlpack.from_dlpack(value).clone()
-        if like is not None:
+        if like is not None and not (isinstance(value, paddle.Tensor) and _at_home(tensor, like)):
             tensor = tensor.to(self.device_of(like))
         tensor.stop_gradient = not requires_grad
         return tensor
@@ -380,6 +380,13 @@ class _HostView:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
+
+
+def _at_home(tensor: Any, model: Any) -> bool:
+    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
+    user put it."""
+    places = {str(own.place) for own in (*model.parameters(), *model.buffers())}
+    return not places or str(tensor.place) in places
 
 
 def _share(tensor: Any) -> Array:

@@ -112,7 +112,8 @@ class Adapter(Protocol):
 
     def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
         """A tensor of this framework with the elements of ``value`` (numpy array or any DLPack tensor), on the
-        device of ``like`` (a model) where given, not sharing gradients."""
+        device of ``like`` (a model) where given, not sharing gradients. A tensor of this framework that already is
+        where some of the model is stays there."""
         ...
 
     def assign(self, tensor: Any, value: Array) -> None:

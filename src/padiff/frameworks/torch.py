@@ -152,7 +152,7 @@ class TorchAdapter:
             tensor = torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits[0])).view(bits[1])
         else:
             tensor = torch.from_dlpack(value).clone()
-        if like is not None:
+        if like is not None and not (isinstance(value, torch.Tensor) and _at_home(tensor, like)):
             tensor = tensor.to(self.device_of(like))
         return tensor.requires_grad_(requires_grad) if requires_grad else tensor
 
@@ -305,6 +305,13 @@ class _Substitute(torch.autograd.Function):
         if other is not None:
             gradient = given.adapter.to_native(other).to(device=gradient.device, dtype=gradient.dtype)
         return gradient, None
+
+
+def _at_home(tensor: Any, model: Any) -> bool:
+    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
+    user put it."""
+    devices = {own.device for own in (*model.parameters(), *model.buffers())}
+    return not devices or tensor.device in devices
 
 
 def _recomputing() -> bool:
