@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from padiff.api import rules_of, with_width
+from padiff.compare.tolerance import as_tolerance
+from padiff.engine.apart import Apart
 from padiff.engine.capturing import Capture
+from padiff.engine.folders import compare_folders
+from padiff.engine.result import Result
 from padiff.engine.selecting import wanted_nodes, wanted_steps
 from padiff.errors import ArgumentError, NotAvailableError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
+from padiff.records import Calibration, Tolerance
+from padiff.report.progress import stages
 from padiff.store import Dump, Kind
 
 
@@ -76,3 +83,27 @@ def _checked(optimizer: Any, live: LiveTree) -> Any:
             "leave it out where there is none: then a step is over when backward was run",
         )
     return optimizer
+
+
+def compare_dumps(
+    base: str | Path,
+    raw: str | Path,
+    *,
+    tolerance: str | tuple[float, float] | Calibration | Tolerance = "auto",
+    rules: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Say whether two models that ran apart computed the same, and if not, where they part; nothing is run.
+
+    ``base`` and ``raw`` are dumps, or folders of ``rank_<r>`` or ``step_<n>`` that hold dumps. What only one of them
+    holds is a difference. ``tolerance`` and ``rules`` are those of ``compare``; ``"auto"`` goes by what rounding did to
+    base when it was captured.
+    """
+    wanted = as_tolerance(tolerance)
+    with stages(progress) as shown:
+        shown.now("reading dumps")
+
+        def pair(one: Dump, other: Dump) -> Apart:
+            return Apart(one, other, wanted, rules, rules_of, with_width)
+
+        return compare_folders(base, raw, pair, shown)

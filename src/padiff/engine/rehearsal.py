@@ -162,7 +162,9 @@ class Rehearsal:
         )
         return Noise(meter.gaps, meter.gradient_gaps, parameters, buffers, loss=spread if backward else None)
 
-    def reference(self, step: int, drift: Mapping[str, float], *, backward: bool) -> Reference | None:
+    def reference(
+        self, step: int, drift: Mapping[str, float], *, backward: bool
+    ) -> tuple[Reference, Noise | None] | None:
         """The step with the gradients at the borders of each call, and how far rounding moves what each call adds;
         None where the model refuses."""
         loss = self._loss(backward)
@@ -179,10 +181,9 @@ class Rehearsal:
             try:
                 reference = reference_of(job, session, step, backward=backward)
                 job = replace(job, losses=(shaken, shaken))
-                reference, _ = shaken_reference(job, session, reference, step, drift, backward=backward)
+                return shaken_reference(job, session, reference, step, drift, backward=backward)
             except Exception:  # the model's own
                 return None
-        return reference
 
     @contextmanager
     def _prepared(self, step: int) -> Iterator[Session]:

@@ -53,6 +53,7 @@ class Running:
         self._rehearsed = False
         self._noise: Noise | None = None
         self._local: Mapping[Key, float] = {}
+        self._fed: Noise | None = None
         self._before: dict[str, Array] = {}
         """Parameters before the optimizer's step."""
         self._uses: UseWatch | None = None
@@ -221,6 +222,7 @@ class Running:
             buffers=self._dumped(capture.statistics.after_step(calls)),
             noise=noise,
             local=self._local,
+            fed=self._fed,
             usage=None if self._uses is None else self._uses.usage(),
             extra={**self._extra, "calls_of_the_model": self._calls},
         )
@@ -238,9 +240,9 @@ class Running:
         if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
             found = rehearsal.reference(self.number, drift, backward=backward)
             if found is not None:
-                self._write_reference(found)
+                self._write_reference(*found)
 
-    def _write_reference(self, reference: Reference) -> None:
+    def _write_reference(self, reference: Reference, fed: Noise | None) -> None:
         """Gradients at the borders of calls, and the numbers they go by, which are not those of the trace."""
         assert self.sink is not None
         numbers: list[list[int]] = []
@@ -253,7 +255,7 @@ class Running:
                 return
             numbers.append([slot.tensor for slot in others])
             same.update({b.tensor: a.tensor for a, b in zip(slots, others, strict=True)})
-        self._local = reference.noise
+        self._local, self._fed = reference.noise, fed
         self._extra["reference"] = numbers
         self.sink.step.borders(reference.contributions, reference.arrivals, same)
 
