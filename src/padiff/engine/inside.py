@@ -73,7 +73,7 @@ class _Watching:
 def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     """The divergence with the op it starts with, where the module has code of its own that tells."""
     partner = scenes.pairs.get(fault.raw.index)
-    if partner is None:
+    if partner is None or scenes.feeder is None:
         return divergence
     backward = fault.phase == "backward"
     wanted = (

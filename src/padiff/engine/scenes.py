@@ -48,8 +48,8 @@ class Scenes:
     base: Session
     run_again: Callable[[Callable[..., None], bool], None]
     """Run raw fed base's tensors once more, told what is compared; the second says whether backward is needed."""
-    feeder: Callable[[bool], LocalRun]
-    """What feeds raw base's tensors once more; told whether backward is needed."""
+    feeder: Callable[[bool], LocalRun] | None = None
+    """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""

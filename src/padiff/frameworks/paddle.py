@@ -17,6 +17,7 @@ import paddle
 
 from padiff.frameworks import containers, paddle_builtins, paddle_ops
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
@@ -168,6 +169,9 @@ class PaddleAdapter:
             found["weight_decay"] = coefficient
         return found
 
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
@@ -206,7 +210,7 @@ class PaddleAdapter:
             tensor = _from_numpy(np.asarray(value))
         else:
             tensor = paddle.utils.dlpack.from_dlpack(value).clone()
-        if like is not None:
+        if like is not None and not (isinstance(value, paddle.Tensor) and _at_home(tensor, like)):
             tensor = tensor.to(self.device_of(like))
         tensor.stop_gradient = not requires_grad
         return tensor
@@ -394,6 +398,13 @@ class _HostView:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
+
+
+def _at_home(tensor: Any, model: Any) -> bool:
+    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
+    user put it."""
+    places = {str(own.place) for own in (*model.parameters(), *model.buffers())}
+    return not places or str(tensor.place) in places
 
 
 def _share(tensor: Any) -> Array:
