@@ -97,9 +97,9 @@ class FeedingRecorder(Recorder):
         return map_leaves(value, partial(_exchange, fed)) if fed else value
 
     def _fail(self, module: Any) -> None:
-        before = len(self._open)
+        before = len(self.open_calls)
         super()._fail(module)
-        if len(self._open) < before:
+        if len(self.open_calls) < before:
             self._given.pop()
 
     def _replacements(self, slots: Any, feeds: Mapping[int, Feed]) -> dict[int, tuple[Any, Any]]:
@@ -128,11 +128,11 @@ class FeedingRecorder(Recorder):
         return see(Held(self._adapter, gradient)) if self._taking else None
 
     def _begun(self) -> Call:
-        opened = self._open[-1]
+        opened = self.open_calls[-1]
         node = self._live.tree.nodes[opened.node]
         return Call(
             index=opened.index,
-            parent=self._open[-2].index,
+            parent=self.open_calls[-2].index,
             node=opened.node,
             path=node.path,
             kind=node.kind,

@@ -11,12 +11,15 @@ from padiff.records import Array
 class Held:
     """A framework's tensor as it was when seen."""
 
-    __slots__ = ("_adapter", "_dtype", "_tensor", "_version", "shape")
+    __slots__ = ("_adapter", "_dtype", "_tensor", "_version", "shape", "tracked")
 
-    def __init__(self, adapter: Adapter, tensor: Any) -> None:
+    tracked: bool
+    """Whether it takes part in backward; set by whoever sees it."""
+
+    def __init__(self, adapter: Adapter, tensor: Any, version: int | None = None) -> None:
         self._adapter = adapter
         self._tensor = tensor
-        self._version: int | None = adapter.version(tensor)
+        self._version: int | None = adapter.version(tensor) if version is None else version
         self.shape = adapter.shape(tensor)
         self._dtype: str | None = None
 

@@ -5,15 +5,15 @@ The framework's own layers are left out, and what a framework's function does in
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol, overload
 
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
@@ -27,8 +27,20 @@ _WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py")
 """Our own files that stand between an op and who called it."""
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")
 
-Seen = tuple[int, Held, bool]
-"""Number of a tensor, the tensor, whether it takes part in backward."""
+Seen = tuple[int, Held]
+"""Number of a tensor, and the tensor."""
+
+
+class Running(Protocol):
+    """The recorder, as ops see it."""
+
+    open_calls: list[Any]
+    """Calls that have begun and not ended, innermost last; with ``module`` and ``ops``, None for what is not wanted."""
+    entered: int
+    known_tensors: dict[tuple[int, int], tuple[int, Held]]
+    """By identity and version."""
+
+    def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]: ...
 
 
 @dataclass(frozen=True)
@@ -44,39 +56,45 @@ class WantedOps:
 class Opened:
     """An op that has begun, then one that has ended."""
 
-    __slots__ = ("begun", "function", "inputs", "made", "name", "op", "outer", "outputs", "several", "stack")
+    __slots__ = ("begun", "inputs", "line", "made", "name", "number", "op", "outer", "outputs", "several", "user")
+
+    number: int
+    outputs: list[tuple[str, Seen]]
+    made: set[int]
 
     def __init__(
-        self, op: Any, name: str, outer: FrameType | None, stack: tuple[Frame, ...], begun: int, inputs: list[Seen]
+        self,
+        op: Any,
+        name: str,
+        outer: FrameType | None,
+        user: CodeType | tuple[Frame, ...],
+        line: int,
+        begun: int,
+        inputs: list[Seen],
     ) -> None:
-        self.op, self.name, self.outer, self.stack, self.begun, self.inputs = op, name, outer, stack, begun, inputs
-        self.function: CodeType | None = None if outer is None else outer.f_code
-        self.outputs: list[tuple[str, Seen]] = []
-        self.made: set[int] = set()
+        self.op, self.name, self.begun, self.inputs = op, name, begun, inputs
+        self.outer: FrameType | CodeType | None = outer
+        """The framework's function that the user called; its frame while it may run, its code afterwards."""
+        self.user, self.line = user, line
+        """The user's code that called it, and the line in it; or all of the user's lines."""
         self.several = False
 
 
 class OpLog:
-    """The ops of one run. ``known`` gives a tensor's number, ``top`` the module that runs and its list of ops."""
+    """The ops of one run."""
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        wanted: WantedOps,
-        known: Callable[[Any, bool], tuple[int, Held]],
-        top: Callable[[], tuple[Any, list[Opened] | None, int]],
-        foreign: tuple[str, ...],
-    ) -> None:
+    def __init__(self, running: Running, adapter: Adapter, wanted: WantedOps, foreign: tuple[str, ...]) -> None:
         self.wanted = wanted
-        self._adapter, self._known, self._top = adapter, known, top
+        self._running, self._adapter = running, adapter
+        self._is_tensor, self._version = adapter.is_tensor, adapter.version
         self._foreign = foreign
         self._layers = tuple(folder + os.sep for folder in adapter.layer_folders())
         self._wrappers = frozenset(adapter.wrapper_files())
-        self._kinds: dict[CodeType, int] = {}
-        self._thread = threading.get_ident()
+        self._kinds: dict[int, tuple[int, CodeType]] = {}
+        """By identity: a code object's own hash takes longer than all the rest."""
         self._inside = 0
         """How many watched functions are under way: what they call is theirs."""
-        self._numbered = 0
+        self._numbered = FIRST_OP
 
     def wants(self, index: int, module: Any) -> bool:
         """Whether the ops of a call that begins are to be seen."""
@@ -86,69 +104,70 @@ class OpLog:
 
     # --- while the model runs
 
-    def begin(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened | None:
-        return None if self._inside else self._begin(op, "", args, kwargs)
-
-    def _begin(self, op: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened | None:
-        module, seen, begun = self._top()
-        if seen is None or threading.get_ident() != self._thread:
+    def begin(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "") -> Opened | None:
+        running = self._running
+        opened = running.open_calls[-1]
+        if opened.ops is None or self._inside:
             return None
         kinds, outer = self._kinds, None
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(code)
-            if kind is None:
-                kind = kinds[code] = self._kind(code)
+            known = kinds.get(id(code))
+            kind = known[0] if known is not None else self._kind(code)
             if kind == _USER:
                 break
             if kind == _FUNCTION:
                 outer = frame
-            elif kind == _END or (kind == _LAYER and frame.f_locals.get("self") is not module):
+            elif kind == _END or (kind == _LAYER and frame.f_locals.get("self") is not opened.module):
                 return None
             frame = frame.f_back
         if frame is None:
             return None
         inputs: list[Seen] = []
-        is_tensor = self._adapter.is_tensor
+        is_tensor, version, seen = self._is_tensor, self._version, running.known_tensors
         for argument in (*args, *kwargs.values()) if kwargs else args:
             if is_tensor(argument):
-                inputs.append(self._seen(argument, False))
+                inputs.append(seen.get((id(argument), version(argument))) or running.known(argument, False))
             elif type(argument) in (list, tuple):
-                inputs += [self._seen(one, False) for one in argument if is_tensor(one)]
-        stack = self._stack(frame) if self.wanted.stacks else (_frame(frame),)
-        return Opened(op, name, outer, stack, begun, inputs)
+                inputs += [running.known(one, False) for one in argument if is_tensor(one)]
+        if self.wanted.stacks:
+            return Opened(op, name, outer, self._stack(frame), 0, running.entered, inputs)
+        return Opened(op, name, outer, frame.f_code, frame.f_lineno, running.entered, inputs)
 
     def end(self, opened: Opened, output: Any, args: tuple[Any, ...]) -> None:
-        _, seen, _ = self._top()
+        seen: list[Opened] | None = self._running.open_calls[-1].ops
         if seen is None:
             return
-        if self._adapter.is_tensor(output):
-            opened.outputs = [("", self._seen(output, True))]
+        known = self._running.known
+        if self._is_tensor(output):
+            made = known(output, True)
+            if made in opened.inputs:  # a cast to its own dtype
+                return
+            opened.outputs = [("", made)]
         elif output is not None:
-            found = self._adapter.flatten(output)
-            opened.outputs = [(name, self._seen(tensor, True)) for name, tensor in found]
-        elif args and opened.inputs and self._adapter.is_tensor(args[0]) and opened.inputs[0][1].written:
-            opened.outputs = [("", self._seen(args[0], True))]  # an item set in place
-        given = {one[0] for one in opened.inputs}
-        if all(one[0] in given for _, one in opened.outputs):  # nothing, or what it was given: a cast to the same dtype
+            opened.outputs = [(name, known(tensor, True)) for name, tensor in self._adapter.flatten(output)]
+            if all(one in opened.inputs for _, one in opened.outputs):
+                return
+        elif args and opened.inputs and self._is_tensor(args[0]) and opened.inputs[0][1].written:
+            opened.outputs = [("", known(args[0], True))]  # an item set in place
+        else:
             return
-        last = seen[-1] if seen else None
-        if last is not None and last.outer is not None and last.outer is opened.outer:
-            last.made.update(one[0] for _, one in last.outputs)
-            known = last.made | {one[0] for one in last.inputs}
-            last.inputs += [one for one in opened.inputs if one[0] not in known]
-            last.outputs, last.several = opened.outputs, True
-            return
-        if last is not None:
-            last.outer = None
+        if seen:
+            last = seen[-1]
+            if last.outer is not None and last.outer is opened.outer:
+                _join(last, opened)
+                return
+            last.outer = getattr(last.outer, "f_code", None)
+        opened.number = self._numbered
+        self._numbered += 1
         seen.append(opened)
 
     def whole(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that the user wants to see as one op, under a name of its own."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            opened = None if self._inside else self._begin(function, name, args, kwargs)
+            opened = self.begin(function, args, kwargs, name)
             if opened is None:
                 return function(*args, **kwargs)
             opened.outer = None
@@ -162,12 +181,12 @@ class OpLog:
 
         return watched
 
-    def _seen(self, tensor: Any, hooked: bool) -> Seen:
-        number, held = self._known(tensor, hooked)
-        return number, held, self._adapter.requires_grad(tensor)
-
     def _kind(self, code: CodeType) -> int:
-        name = code.co_filename
+        kind = self._kind_of(code.co_filename)
+        self._kinds[id(code)] = kind, code
+        return kind
+
+    def _kind_of(self, name: str) -> int:
         if name.startswith(_OWN_FOLDER + os.sep) and not name.startswith(f"{_OWN_FOLDER}{os.sep}demo"):
             return _WRAPPER if name.endswith(_WATCHING) else _END
         if name.startswith(self._layers):
@@ -181,49 +200,93 @@ class OpLog:
     def _stack(self, frame: FrameType | None) -> tuple[Frame, ...]:
         found: list[Frame] = []
         while frame is not None:
-            kind = self._kinds.get(frame.f_code)
-            if kind is None:
-                kind = self._kinds[frame.f_code] = self._kind(frame.f_code)
+            known = self._kinds.get(id(frame.f_code))
+            kind = known[0] if known is not None else self._kind(frame.f_code)
             if kind == _END:
                 break
             if kind == _USER:
-                found.append(_frame(frame))
+                found.append(_frame(frame.f_code, frame.f_lineno))
             frame = frame.f_back
         return tuple(reversed(found))
 
     # --- when a call ends
 
-    def number(self) -> int:
-        """The next number for an op or a tag."""
-        self._numbered += 1
-        return FIRST_OP + self._numbered - 1
+    def later(self, seen: list[Opened], index: int, node: ModuleNode) -> Sequence[Call]:
+        """The ops of a call as records, made when somebody asks."""
+        seen[-1].outer = getattr(seen[-1].outer, "f_code", None)
+        return _Later(functools.partial(self._built, seen, index, node), len(seen))
 
-    def built(self, seen: list[Opened], index: int, node: ModuleNode) -> list[Call]:
+    def _built(self, seen: list[Opened], index: int, node: ModuleNode) -> list[Call]:
         """The ops of a call as records."""
         found: list[Call] = []
         times: Counter[str] = Counter()
+        names: dict[Any, tuple[str, str]] = {}
+        path = node.path
         for one in seen:
-            one.outer = None
-            kind = one.name or self._adapter.op_name(one.op, one.function, one.several)
-            short = short_name(kind)
+            key = (one.name, one.op, id(one.outer), one.several)
+            named = names.get(key)
+            if named is None:
+                function = one.outer if isinstance(one.outer, CodeType) else None
+                kind = one.name or self._adapter.op_name(one.op, function, one.several)
+                named = names[key] = (kind, short_name(kind))
+            kind, short = named
             occurrence = times[short]
             times[short] += 1
             again = f"#{occurrence}" if occurrence else ""
             found.append(
                 Call(
-                    index=self.number(),
+                    index=one.number,
                     parent=index,
                     node=node.index,
-                    path=f"{node.path}/{short}{again}",
+                    path=f"{path}/{short}{again}",
                     kind=kind,
                     occurrence=occurrence,
-                    inputs=tuple(Slot(str(place), *given) for place, given in enumerate(one.inputs)),
-                    outputs=tuple(Slot(name, *made) for name, made in one.outputs),
-                    stack=one.stack,
+                    inputs=tuple([Slot(str(n), *given, given[1].tracked) for n, given in enumerate(one.inputs)]),
+                    outputs=tuple([Slot(name, *made, made[1].tracked) for name, made in one.outputs]),
+                    stack=one.user if isinstance(one.user, tuple) else (_frame(one.user, one.line),),
                     begun=one.begun,
                 )
             )
         return found
+
+
+class _Later(Sequence[Call]):
+    """Calls that are made when they are first looked at."""
+
+    def __init__(self, make: Callable[[], list[Call]], length: int) -> None:
+        self._make: Callable[[], list[Call]] | None = make
+        self._calls: list[Call] = []
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> Call: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Call]: ...
+
+    def __getitem__(self, place: int | slice) -> Call | list[Call]:
+        return self._all()[place]
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._all())
+
+    def _all(self) -> list[Call]:
+        if self._make is not None:
+            self._calls, self._make = self._make(), None
+        return self._calls
+
+
+def _join(first: Opened, more: Opened) -> None:
+    """Two ops that one function of the framework runs are one op, which returns what the last of them does."""
+    if not first.several:
+        first.several, first.made = True, set()
+    first.made.update(one[0] for _, one in first.outputs)
+    known = first.made | {one[0] for one in first.inputs}
+    first.inputs += [one for one in more.inputs if one[0] not in known]
+    first.outputs = more.outputs
 
 
 def short_name(kind: str) -> str:
@@ -234,6 +297,5 @@ def short_name(kind: str) -> str:
     return last.strip("_") or last
 
 
-def _frame(frame: FrameType) -> Frame:
-    code = frame.f_code
-    return Frame(code.co_filename, frame.f_lineno, code.co_name)
+def _frame(code: CodeType, line: int) -> Frame:
+    return Frame(code.co_filename, line, code.co_name)

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,11 +79,11 @@ class Recorder:
         self._want_gradients = gradients
         self._hooks = gradients and hooks
         self._observer = observer
-        self._open: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
-        self._entered = 0
+        self.open_calls: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
+        self.entered = 0
         self._occurrences: Counter[int] = Counter()
         self._tensors = 0
-        self._known: dict[tuple[int, int], tuple[int, Held]] = {}
+        self.known_tensors: dict[tuple[int, int], tuple[int, Held]] = {}
         self._unindexed: list[tuple[tuple[int, int], Held]] = []
         self._by_storage: dict[int, list[tuple[tuple[int, int], Held]]] = {}
         self._handles: list[Handle] = []
@@ -98,7 +98,7 @@ class Recorder:
         self._tagged: Counter[str] = Counter()
         self._ops: OpLog | None = None
         if ops is not None and hasattr(live.adapter, "watch_ops"):
-            self._ops = OpLog(live.adapter, ops, self._known_tensor, self._top, self._foreign)
+            self._ops = OpLog(self, live.adapter, ops, self._foreign)
         self._attachment = ExitStack()
         self._outside: FrameType | None = None
         """Where walking up the stack for the user's lines ends, if not where padiff calls the model."""
@@ -111,11 +111,13 @@ class Recorder:
         with ExitStack() as stack:
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
-            stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             stack.enter_context(listening(self))
-            if self._ops is not None:
+            if self._ops is None:
+                stack.enter_context(self._adapter.watch_writes(self._about_to_write))
+            else:
                 stack.enter_context(watched_functions(self._ops.whole))
-                stack.enter_context(self._adapter.watch_ops(self._ops.begin, self._ops.end))
+                watch = self._adapter.watch_ops(self._ops.begin, self._ops.end, self._about_to_write)
+                stack.enter_context(watch)
             yield
 
     # --- calls of the model that somebody else makes: a training loop, a trainer
@@ -169,19 +171,19 @@ class Recorder:
         node = self._node_of[id(module)]
         inputs = self._slots(args, kwargs)
         stack = self._user_stack()
-        opened = _Open(self._entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
-        if self._ops is not None and self._ops.wants(self._entered, module):
+        opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
+        if self._ops is not None and self._ops.wants(self.entered, module):
             opened.ops = []
-        self._entered += 1
+        self.entered += 1
         self._occurrences[node] += 1
-        self._open.append(opened)
+        self.open_calls.append(opened)
 
     def _leave(self, module: Any, output: Any) -> Any:
         if not self._mine():
             return
         self._raised = None
-        opened = self._open.pop()
-        parent = self._open[-1]
+        opened = self.open_calls.pop()
+        parent = self.open_calls[-1]
         inside = (opened.first_tensor, self._tensors)
         outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
         node = self._live.tree.nodes[opened.node]
@@ -205,8 +207,8 @@ class Recorder:
 
     def _fail(self, module: Any) -> None:
         """The user's code may catch the exception and go on: the call is taken off like one that ended."""
-        if self._mine() and len(self._open) > 1 and self._open[-1].module is module:
-            opened = self._open.pop()
+        if self._mine() and len(self.open_calls) > 1 and self.open_calls[-1].module is module:
+            opened = self.open_calls.pop()
             if self._raised is None:
                 self._raised = self._live.tree.nodes[opened.node].path
 
@@ -219,20 +221,19 @@ class Recorder:
             if id(held) in returned:
                 parent.owned.append((key, held))
             else:
-                self._known.pop(key, None)
+                self.known_tensors.pop(key, None)
                 held.release()
 
-    def _ops_of(self, opened: _Open) -> tuple[Call, ...]:
-        found: list[Call] = []
+    def _ops_of(self, opened: _Open) -> Sequence[Call]:
+        later: Sequence[Call] = ()
         if opened.ops and self._ops is not None:
-            found = self._ops.built(opened.ops, opened.index, self._live.tree.nodes[opened.node])
+            later = self._ops.later(opened.ops, opened.index, self._live.tree.nodes[opened.node])
+        if not opened.tags:
+            return later
+        found = list(later)
         for place, tag in reversed(opened.tags):
             found.insert(place, tag)
         return tuple(found)
-
-    def _top(self) -> tuple[Any, list[Opened] | None, int]:
-        opened = self._open[-1]
-        return opened.module, opened.ops, self._entered
 
     def tagged(self, name: str, value: Any) -> Any:
         """The user marks a tensor."""
@@ -240,7 +241,7 @@ class Recorder:
         return value
 
     def _tag(self, name: str, value: Any) -> Call | None:
-        opened = self._open[-1]
+        opened = self.open_calls[-1]
         if not self._mine() or opened.index < 0:
             return None
         slots = tuple(self._slot(place, tensor) for place, tensor in self._adapter.flatten(value))
@@ -257,7 +258,7 @@ class Recorder:
             inputs=opened.inputs,
             outputs=slots,
             stack=self._user_stack(),
-            begun=self._entered,
+            begun=self.entered,
             tag=True,
         )
         self._tagged[name] += 1
@@ -277,7 +278,7 @@ class Recorder:
                 self._by_storage.setdefault(storage, []).append((key, held))
         self._unindexed.clear()
         for key, held in self._by_storage.pop(self._adapter.storage(tensor), ()):
-            self._known.pop(key, None)
+            self.known_tensors.pop(key, None)
             held.secure()
 
     def _on_gradient(self, number: int, gradient: Any) -> None:
@@ -308,13 +309,13 @@ class Recorder:
         return tuple(slots)
 
     def _slot(self, name: str, tensor: Any) -> Slot:
-        known = self._known_tensor(tensor, True)
+        known = self.known(tensor, True)
         return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
 
-    def _known_tensor(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
+    def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
         """Number of a tensor and the tensor; ``hooked`` says whether its gradient is asked for."""
         key = (id(tensor), self._adapter.version(tensor))
-        known = self._known.get(key)
+        known = self.known_tensors.get(key)
         if known is None:
             return self._first_sight(key, tensor, hooked)
         if hooked and known[0] in self._unhooked:
@@ -323,12 +324,13 @@ class Recorder:
         return known
 
     def _first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
-        held = Held(self._adapter, tensor)
+        held = Held(self._adapter, tensor, key[1])
+        held.tracked = self._want_gradients and self._adapter.requires_grad(tensor)
         number = self._tensors
         self._tensors += 1
-        self._known[key] = (number, held)
+        self.known_tensors[key] = (number, held)
         self._unindexed.append((key, held))
-        self._open[-1].owned.append((key, held))
+        self.open_calls[-1].owned.append((key, held))
         if self._hooks:
             if hooked:
                 self._hook(number, tensor)
@@ -343,7 +345,7 @@ class Recorder:
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor that was seen as it is now; -1 for one that was not."""
-        known = self._known.get((id(tensor), self._adapter.version(tensor)))
+        known = self.known_tensors.get((id(tensor), self._adapter.version(tensor)))
         return -1 if known is None else known[0]
 
     def _live_tensor(self, value: Value) -> Any | None:
@@ -357,9 +359,9 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for _, held in self._known.values():
+        for _, held in self.known_tensors.values():
             held.detach()
-        self._known.clear()
+        self.known_tensors.clear()
         self._by_storage.clear()
         self._unindexed.clear()
 

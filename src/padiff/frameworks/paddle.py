@@ -248,8 +248,10 @@ class PaddleAdapter:
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _reading(read)
 
-    def watch_ops(self, begin: BeginOp, end: EndOp) -> AbstractContextManager[None]:
-        return paddle_ops.watching(begin, end)
+    def watch_ops(
+        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
+    ) -> AbstractContextManager[None]:
+        return paddle_ops.watching(begin, end, about_to_write)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return paddle_ops.op_name(op, function, several)

@@ -11,7 +11,7 @@ from typing import Any
 
 import paddle
 
-from padiff.frameworks.paddle_builtins import METHODS, intercepted
+from padiff.frameworks.paddle_builtins import METHODS, intercepted, watching_writes
 from padiff.frameworks.protocol import BeginOp, EndOp
 
 LAYERS = str(Path(paddle.nn.layer.__file__).parent)
@@ -38,7 +38,7 @@ HOMES: tuple[tuple[str, Any], ...] = (
 
 
 @contextmanager
-def watching(begin: BeginOp, end: EndOp) -> Iterator[None]:
+def watching(begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]) -> Iterator[None]:
     busy = False
 
     def around(name: str, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,7 +59,7 @@ def watching(begin: BeginOp, end: EndOp) -> Iterator[None]:
                 busy = False
         return output
 
-    with intercepted(around):
+    with watching_writes(about_to_write), intercepted(around):
         yield
 
 

@@ -151,8 +151,11 @@ class Adapter(Protocol):
 
     # Ops. An adapter may leave these out: then modules are all that is seen.
 
-    def watch_ops(self, begin: BeginOp, end: EndOp) -> AbstractContextManager[None]:
-        """Inside, ``begin`` and ``end`` are called around every op of this thread, wherever it is called."""
+    def watch_ops(
+        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
+    ) -> AbstractContextManager[None]:
+        """Inside, ``begin`` and ``end`` are called around every op of this thread, wherever it is called, and between
+        them, as by ``watch_writes``, ``about_to_write``."""
         ...
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:

@@ -196,8 +196,10 @@ class TorchAdapter:
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _ReadWatch(read)
 
-    def watch_ops(self, begin: BeginOp, end: EndOp) -> AbstractContextManager[None]:
-        return torch_ops.watching(begin, end)
+    def watch_ops(
+        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
+    ) -> AbstractContextManager[None]:
+        return torch_ops.watching(begin, end, _WriteWatch(about_to_write).tell, _may_write)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return torch_ops.op_name(op, function, several)
@@ -344,16 +346,18 @@ class _WriteWatch(TorchFunctionMode):
         self._about_to_write = about_to_write
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.tell(func, args, kwargs)
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+
+    def tell(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Say what an op is about to write, if anything."""
         position = _written_position(func)
         if position is not None:
             self._report(position, args, kwargs or {})
-        if kwargs is None:
-            return func(*args)
-        out = kwargs.get("out")
+        out = kwargs.get("out") if kwargs else None
         if out is not None:
             for _, tensor in containers.flatten(out, lambda x: isinstance(x, torch.Tensor)):
                 self._about_to_write(tensor)
-        return func(*args, **kwargs)
 
     def _report(self, position: int, args: Any, kwargs: Any) -> None:
         if position >= 0:  # writes only when its ``inplace`` argument says so
@@ -406,6 +410,10 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__", "__set__"}
 _ALWAYS = -1
 _positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
+
+
+def _may_write(func: Any) -> bool:
+    return _written_position(func) is not None
 
 
 def _written_position(func: Any) -> int | None:

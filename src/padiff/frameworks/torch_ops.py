@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
+from torch._C import _current_graph_task_id, _len_torch_function_stack
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from padiff.frameworks.protocol import BeginOp, EndOp
@@ -26,27 +28,42 @@ LOOKS = frozenset(_LOOKS.split())
 LAYERS = str(Path(torch.nn.modules.__file__).parent)
 """Code of the framework's own layers."""
 
-_ignored: dict[Any, bool] = {}  # a cache keyed by the framework's own functions
+_known: dict[Any, tuple[bool, bool]] = {}  # a cache keyed by the framework's own functions: ignored, may write
 
 
 class _OpWatch(TorchFunctionMode):
-    def __init__(self, begin: BeginOp, end: EndOp) -> None:
+    def __init__(
+        self, begin: BeginOp, end: EndOp, tell: Callable[[Any, Any, Any], None], writes: Callable[[Any], bool]
+    ) -> None:
         super().__init__()
-        self._begin, self._end = begin, end
+        self._begin, self._end, self._tell, self._writes = begin, end, tell, writes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
             kwargs = {}
         try:
-            ignored = _ignored[func]
+            ignored, writes = _known[func]
         except KeyError:
-            ignored = _ignored[func] = _is_ignored(func)
+            ignored, writes = _known[func] = _is_ignored(func), self._writes(func)
         except TypeError:  # unhashable
-            ignored = _is_ignored(func)
-        if ignored or torch._C._current_graph_task_id() != -1:  # in backward: a checkpoint's second forward
+            ignored, writes = _is_ignored(func), True
+        if ignored or _current_graph_task_id() != -1:  # in backward: a checkpoint's second forward
+            self._tell(func, args, kwargs)
             return func(*args, **kwargs)
+        if _len_torch_function_stack():  # somebody else's mode, which need not see what is looked at
+            return self._among_others(func, args, kwargs)
+        token = self._begin(func, args, kwargs)
+        if writes or kwargs:
+            self._tell(func, args, kwargs)
+        output = func(*args, **kwargs)
+        if token is not None:
+            self._end(token, output, args)
+        return output
+
+    def _among_others(self, func: Any, args: Any, kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
             token = self._begin(func, args, kwargs)
+            self._tell(func, args, kwargs)
         output = func(*args, **kwargs)
         if token is not None:
             with torch._C.DisableTorchFunction():
@@ -62,11 +79,15 @@ def _is_ignored(func: Any) -> bool:
 
 
 @contextmanager
-def watching(begin: BeginOp, end: EndOp) -> Iterator[None]:
-    with _OpWatch(begin, end):
+def watching(
+    begin: BeginOp, end: EndOp, tell: Callable[[Any, Any, Any], None], writes: Callable[[Any], bool]
+) -> Iterator[None]:
+    """``tell`` is told of every op that may write (``writes`` says which) before it runs, between the two."""
+    with _OpWatch(begin, end, tell, writes):
         yield
 
 
+@functools.cache
 def op_name(op: Any, function: CodeType | None, several: bool) -> str:
     """``torch.nn.functional.linear``, ``torch.Tensor.matmul``; a library's op by the name it was registered under."""
     if several and function is not None:

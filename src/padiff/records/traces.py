@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -74,7 +74,7 @@ class Call(PlainData):
     """Numbers from the first up to the second were first seen inside the call."""
     stack: tuple[Frame, ...] = ()
     """The user's own lines that led to the call, outermost first."""
-    ops: tuple[Call, ...] = ()
+    ops: Sequence[Call] = ()
     """What the module's own code called, in order, where ops were watched. An op's path is the module's with the op's
     short name after a slash, its kind the name people know it by."""
     begun: int = -1
