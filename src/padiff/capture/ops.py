@@ -17,6 +17,7 @@ from typing import Any, Protocol, overload
 
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
+from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, Frame, ModuleNode, Slot
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -116,6 +117,9 @@ class OpLog:
             known = kinds.get(id(code))
             kind = known[0] if known is not None else self._kind(code)
             if kind == _USER:
+                if type(op) is LibraryOp and code.co_name == op:  # generated, and not the user's
+                    frame = frame.f_back
+                    continue
                 break
             if kind == _FUNCTION:
                 outer = frame

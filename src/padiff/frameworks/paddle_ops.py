@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 
 from padiff.frameworks.paddle_builtins import METHODS, intercepted, watching_writes
-from padiff.frameworks.protocol import BeginOp, EndOp
+from padiff.frameworks.protocol import BeginOp, EndOp, LibraryOp
 
 LAYERS = str(Path(paddle.nn.layer.__file__).parent)
 """Code of the framework's own layers."""
@@ -28,6 +28,8 @@ WRAPPERS = tuple(
     )
 )
 """Files of decorators: their frames stand around the public functions and say nothing of them."""
+CUSTOM = "_run_custom_op"
+"""What runs ops that are built with ``PD_BUILD_OP``; it is given their name first."""
 HOMES: tuple[tuple[str, Any], ...] = (
     ("paddle.nn.functional", paddle.nn.functional),
     ("paddle", paddle),
@@ -47,7 +49,10 @@ def watching(begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]) 
             return op(*args, **kwargs)
         busy = True
         try:
-            token = begin(name, args, kwargs)
+            if name == CUSTOM and args:
+                token = begin(LibraryOp(args[0]), args[1:], kwargs)
+            else:
+                token = begin(name, args, kwargs)
         finally:
             busy = False
         output = op(*args, **kwargs)
@@ -65,6 +70,8 @@ def watching(begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]) 
 
 def op_name(op: Any, function: CodeType | None, several: bool) -> str:
     """``paddle.nn.functional.linear``, ``paddle.Tensor.__matmul__``; ``paddle._C_ops.name`` where that was called."""
+    if type(op) is LibraryOp:
+        return f"paddle.custom.{op}"
     if function is None:
         return f"paddle.Tensor.{op}" if op in METHODS else f"paddle._C_ops.{op}"
     return _public(function, op)

@@ -23,6 +23,10 @@ EndOp = Callable[[Any, Any, tuple[Any, ...]], None]
 """Called after an op that was wanted: the token, what the op returned, its positional arguments."""
 
 
+class LibraryOp(str):
+    """The name of an op that a library brings with it, called through a generated function of that name."""
+
+
 class Handle(Protocol):
     """Something attached that can be taken off again."""
 
