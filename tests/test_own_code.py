@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import paddle
 import pytest
+import torch
 
 import padiff
 from padiff.align import same_thing
@@ -104,6 +106,85 @@ def test_code_that_goes_another_way_is_right(base: str, raw: str, level: Any) ->
     result = padiff.compare(model(base), model(raw), batch(), level=level)
     assert result.aligned, str(result)
     assert all(one.agrees for one in result.comparisons)
+
+
+class Views(torch.nn.Module):
+    """Writes through a view."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.factor = factor
+
+    def forward(self, x: Any) -> Any:
+        y = x.clone()
+        flat = y.view(-1)
+        flat.mul_(self.factor)
+        return self.fc(y)
+
+
+def test_written_through_a_view() -> None:
+    x = batch()[0, :, :4]
+    found = padiff.compare(Views(2.0), Views(3.0), x).divergence
+    assert found is not None and found.op is not None
+    assert (found.op.base, found.op.raw) == ("torch.Tensor.mul_", "torch.Tensor.mul_")
+    assert text(found.op.raw_line) == "flat.mul_(self.factor)"
+
+
+class Halved(torch.autograd.Function):
+    """An exponential whose gradient is off by half."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return torch.exp(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * torch.exp(ctx.saved_tensors[0]) * 0.5
+
+
+class HalvedInPaddle(paddle.autograd.PyLayer):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return paddle.exp(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * paddle.exp(ctx.saved_tensor()[0]) * 0.5
+
+
+class TorchExponential(torch.nn.Module):
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.wrong = wrong
+
+    def forward(self, x: Any) -> Any:
+        h = self.fc(x)
+        return (Halved.apply(h) if self.wrong else torch.exp(h)) + x
+
+
+class PaddleExponential(paddle.nn.Layer):
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.fc = paddle.nn.Linear(4, 4)
+        self.wrong = wrong
+
+    def forward(self, x: Any) -> Any:
+        h = self.fc(x)
+        return (HalvedInPaddle.apply(h) if self.wrong else paddle.exp(h)) + x
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_backward_of_its_own(base: str, raw: str) -> None:
+    build = {"torch": TorchExponential, "paddle": PaddleExponential}
+    found = padiff.compare(build[base](), build[raw](wrong=True), batch()[0, :, :4]).divergence
+    assert found is not None and found.op is not None
+    assert found.phase == "backward"
+    assert (thing(found.op.base), thing(found.op.raw)) == ("exp", "exp")
+    assert text(found.op.raw_line) == f"return {raw}.exp(x)"
 
 
 def test_says_it_in_words() -> None:

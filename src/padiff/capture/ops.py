@@ -43,6 +43,8 @@ class Running(Protocol):
 
     def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]: ...
 
+    def track(self, tensor: Any, seen: tuple[int, Held]) -> None: ...
+
 
 @dataclass(frozen=True)
 class WantedOps:
@@ -96,6 +98,8 @@ class OpLog:
         self._inside = 0
         """How many watched functions are under way: what they call is theirs."""
         self._numbered = FIRST_OP
+        self._writers: dict[int, Opened] = {}
+        """Memory to the op that wrote into it last."""
 
     def wants(self, index: int, module: Any) -> bool:
         """Whether the ops of a call that begins are to be seen."""
@@ -132,9 +136,12 @@ class OpLog:
         is_tensor, version, seen = self._is_tensor, self._version, running.known_tensors
         for argument in (*args, *kwargs.values()) if kwargs else args:
             if is_tensor(argument):
-                inputs.append(seen.get((id(argument), version(argument))) or running.known(argument, False))
+                found = seen.get((id(argument), version(argument)))
+                if found is None or not found[1].tracked:
+                    found = self._first_given(argument, found)
+                inputs.append(found)
             elif type(argument) in (list, tuple):
-                inputs += [running.known(one, False) for one in argument if is_tensor(one)]
+                inputs += [self._first_given(one, None) for one in argument if is_tensor(one)]
         if self.wanted.stacks:
             return Opened(op, name, outer, self._stack(frame), 0, running.entered, inputs)
         return Opened(op, name, outer, frame.f_code, frame.f_lineno, running.entered, inputs)
@@ -157,6 +164,8 @@ class OpLog:
             opened.outputs = [("", known(args[0], True))]  # an item set in place
         else:
             return
+        if (args and output is args[0]) or output is None:
+            self._writers[self._adapter.storage(args[0])] = opened
         if seen:
             last = seen[-1]
             if last.outer is not None and last.outer is opened.outer:
@@ -166,6 +175,25 @@ class OpLog:
         opened.number = self._numbered
         self._numbered += 1
         seen.append(opened)
+
+    def _first_given(self, tensor: Any, found: Seen | None) -> Seen:
+        """A tensor that is not known as it is now, or not known to take part in backward.
+
+        Where an op has written into its memory, through a view or whatever name, the op made it. What comes out of a
+        function with a backward of its own takes part from then on."""
+        if found is None:
+            found = self._running.known(tensor, False)
+            self.first_seen(tensor, found)
+        if not found[1].tracked:
+            self._running.track(tensor, found)
+        return found
+
+    def first_seen(self, tensor: Any, seen: Seen) -> None:
+        """A tensor that no op returned, as it is now: an op may have written it."""
+        storage = self._adapter.storage(tensor) if self._writers else 0
+        writer = self._writers.get(storage)
+        if writer is not None and any(one[1].storage() == storage for _, one in writer.outputs):  # still there
+            writer.outputs.append(("written", seen))
 
     def whole(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that the user wants to see as one op, under a name of its own."""

@@ -309,7 +309,10 @@ class Recorder:
         return tuple(slots)
 
     def _slot(self, name: str, tensor: Any) -> Slot:
+        before = self._tensors
         known = self.known(tensor, True)
+        if self._ops is not None and self._tensors > before:
+            self._ops.first_seen(tensor, known)
         return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
 
     def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
@@ -342,6 +345,13 @@ class Recorder:
         handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
         if handle is not None:
             self._handles.append(handle)
+
+    def track(self, tensor: Any, seen: tuple[int, Held]) -> None:
+        """A tensor that did not take part in backward when it was first seen: perhaps it does now."""
+        if self._want_gradients and self._adapter.requires_grad(tensor):
+            seen[1].tracked = True
+            if self._hooks and seen[0] not in self._unhooked:
+                self._hook(seen[0], tensor)
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor that was seen as it is now; -1 for one that was not."""

@@ -36,9 +36,16 @@ def explained_places(located: Located) -> list[Divergence]:
 def _explained(located: Located, divergence: Divergence, fault: Fault | None) -> Divergence:
     """With its causes, and with the op where it starts."""
     told = _forgiving(divergence, _at_place(located, divergence, fault))
-    if fault is None:
-        return told
-    return _forgiving(told, lambda: with_op(told, fault, located.scenes))
+    blamed = fault or _own_gradient(located, divergence)
+    return told if blamed is None else _forgiving(told, lambda: with_op(told, blamed, located.scenes))
+
+
+def _own_gradient(located: Located, divergence: Divergence) -> Fault | None:
+    """A parameter whose gradient differs, used by the code of the module that holds it."""
+    if divergence.phase != "gradient":
+        return None
+    pair = next((pair for pair in located.pairs if pair[1].path == divergence.raw_path), None)
+    return None if pair is None else Fault("backward", *pair, divergence.comparison)
 
 
 def explained_state(divergence: Divergence, done: StepComparison, after: AfterStep) -> Divergence:
