@@ -288,6 +288,13 @@ class PaddleAdapter:
         parts = [output.mean() * (int(output.size) / total) for output in outputs if int(output.size)]
         return functools.reduce(lambda a, b: a + b, parts)
 
+    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+        terms = []
+        for output, direction in outputs:
+            wide = output if output.dtype == paddle.float64 else output.astype("float32")
+            terms.append((wide * _from_numpy(np.array(direction)).to(output.place).astype(wide.dtype)).sum())
+        return functools.reduce(lambda a, b: a + b, terms)
+
     def backward(self, loss: Any) -> None:
         loss.backward()
 

@@ -235,6 +235,13 @@ class TorchAdapter:
             return outputs[0].mean()
         return sum(output.mean() * (output.numel() / total) for output in outputs if output.numel())
 
+    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+        terms = []
+        for output, direction in outputs:
+            wide = output if output.dtype == torch.float64 else output.float()
+            terms.append((wide * torch.from_numpy(np.array(direction)).to(wide)).sum())
+        return sum(terms[1:], terms[0])
+
     def backward(self, loss: Any) -> None:
         loss.backward()
 
