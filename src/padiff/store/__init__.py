@@ -6,11 +6,12 @@ from padiff.store.places import dumps_below, place
 from padiff.store.reader import Dump, StepDump
 from padiff.store.statistics import Gap, Stats, gap, statistics
 from padiff.store.step_writer import StepWriter
-from padiff.store.steps import Draw
+from padiff.store.steps import Borders, Draw
 from padiff.store.values import LostValue, StoredValue
 from padiff.store.writer import DumpWriter, Kind
 
 __all__ = [
+    "Borders",
     "Draw",
     "Dump",
     "DumpWriter",
