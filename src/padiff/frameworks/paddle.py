@@ -170,6 +170,19 @@ class PaddleAdapter:
     def environment(self, model: Any) -> dict[str, str]:
         return environment(model, self.dtype)
 
+    def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        names = ["moment1", "moment2"]
+        if isinstance(optimizer, paddle.optimizer.Momentum):
+            names.append("velocity")
+        found: dict[str, dict[str, Any]] = {}
+        for name in names:
+            held = getattr(optimizer, "_accumulators", {}).get(name, {})
+            for path, parameter in parameters.items():
+                moment = held.get(parameter.name)
+                if moment is not None and moment.shape == parameter.shape:
+                    found.setdefault(name, {})[path] = moment
+        return found
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:

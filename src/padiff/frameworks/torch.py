@@ -110,6 +110,17 @@ class TorchAdapter:
     def environment(self, model: Any) -> dict[str, str]:
         return environment(model, self.dtype)
 
+    def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        names = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
+        if isinstance(optimizer, torch.optim.SGD):
+            names["momentum_buffer"] = "velocity"
+        found: dict[str, dict[str, Any]] = {}
+        for path, parameter in parameters.items():
+            for own, held in optimizer.state.get(parameter, {}).items():
+                if own in names and isinstance(held, torch.Tensor) and held.shape == parameter.shape:
+                    found.setdefault(names[own], {})[path] = held
+        return found
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
