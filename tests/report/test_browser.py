@@ -62,6 +62,8 @@ def test_the_verdict_and_the_place_are_at_the_top(page: Callable[..., Browser]) 
     assert "eps is 0.001 in raw and 1e-05 in base" in text(found, "#place .cause")
     assert ">" in text(found, "#place pre .marked")
     assert found.run("document.querySelector('#place .cause').getBoundingClientRect().bottom < innerHeight")
+    below = "document.getElementById('place').compareDocumentPosition(document.getElementById('notes')) & 4"
+    assert page(built_differently()).run(below) == 4
     assert page(aligned()).run("document.getElementById('place').hidden") is True
     assert text(found, "#badge") == "✓ Aligned"
 
