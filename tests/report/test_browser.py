@@ -157,6 +157,10 @@ def test_names_stay_text(page: Callable[..., Browser]) -> None:
     assert found.complaints == []
     assert found.run("document.querySelectorAll('main script, img, svg, u').length") == 0
     assert text(found, "#place h2") == "It starts at blocks.1.norm vs </script><script>alert(1)</script>"
+    evil = "</script><script>alert(1)</script>"
+    assert [evil, "–", evil] in cells(found, "#detail .twosides")[0]
+    assert ["<i>", "–", "(<b>,)"] in cells(found, "#detail .twosides")[0]
+    assert ["≠ device (differs)", "cpu", "<img src=x onerror=alert(6)>"] in cells(found, "#about .twosides")[0]
 
 
 def test_search(page: Callable[..., Browser]) -> None:
