@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from padiff.api import pair_of_losses, pair_of_optimizers
@@ -10,6 +11,7 @@ from padiff.autodiff.failure import explain
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say
 from padiff.autodiff.options import Options, read_call
+from padiff.autodiff.told import call_rules, compared_plan, weight_rules
 from padiff.autodiff.weights import carry_out, roles_line, say_left_out
 from padiff.capture.session import check_arguments
 from padiff.engine.inputs import fresh_arguments, pair_of_dicts
@@ -49,7 +51,9 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     elif not carry_out(job.base, job.raw, job.rules, plan):
         say("FAILED !!!")
         return False
-    result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
+    rules = call_rules(job.rules, job.base, job.raw)
+    compared = replace(matching, plan=compared_plan(plan, rules, job.base.tree, job.raw.tree))
+    result = run_job(replace(job, rules=rules), compared, copied=options.auto_init, on_step=_say_step)
     explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
@@ -74,7 +78,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         steps=options.steps,
         backward=options.diff_phase != "forward",
         tolerance=options.tolerance,
-        rules=layer_map.rules(base, raw, skip_parameterless=skip),
+        rules=weight_rules(layer_map.rules(base, raw, skip_parameterless=skip), base, raw),
         single_step=options.diff_phase if options.single_step else None,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):

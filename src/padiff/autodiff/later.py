@@ -12,21 +12,6 @@ def _later(name: str) -> NoReturn:
     raise NotAvailableError(f"{name} is not in this version yet", LATER)
 
 
-def create_model(model: Any, name: str | None = None, dump_freq: int = 1) -> NoReturn:
-    """A proxy that records and dumps a model's runs."""
-    _later("create_model")
-
-
-def set_dump_root_path(path: str) -> NoReturn:
-    """Where dumps go by default."""
-    _later("set_dump_root_path")
-
-
-def get_dump_root_path() -> NoReturn:
-    """Where dumps go by default."""
-    _later("get_dump_root_path")
-
-
 def check_report(path_0: str, path_1: str, cfg: Any = None) -> NoReturn:
     """Compare two dumps' calls."""
     _later("check_report")
