@@ -16,6 +16,7 @@ from padiff import auto_diff, create_model, get_dump_root_path, set_dump_root_pa
 from padiff.errors import ArgumentError, DumpError, UnknownFrameworkError
 from padiff.store import Dump, dumps_below
 from tests.autodiff.blocks import EVERY, FRAMEWORKS, blocks, data, sgd, tensor, train, twins
+from tests.autodiff.conftest import Log
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -346,3 +347,79 @@ def test_auto_diff_takes_proxies(first: str, second: str) -> None:
     for base, raw in ((one, other), (one.model, other), (one, other.model)):
         assert auto_diff(base, raw, ({"x": tensor(first, x)}, {"x": tensor(second, x)}), atol=1e-5)
     assert padiff.assign_weight(one, other)
+
+
+@pytest.mark.parametrize("first", FRAMEWORKS)
+@pytest.mark.parametrize("second", FRAMEWORKS)
+@pytest.mark.parametrize("options", [{}, {"diff_phase": "forward"}, {"single_step": True}], ids=str)
+def test_auto_diff_leaves_dumps_of_proxies(first: str, second: str, options: dict[str, Any], root: Path) -> None:
+    one, other = create_model(blocks(first), "one"), create_model(blocks(second), "other")
+    x = data()
+    inputs = {"x": tensor(first, x)}, {"x": tensor(second, x)}
+    assert auto_diff(base_model=one, raw_model=other, inputs=inputs, atol=1e-5, **options)
+    assert sorted(path.name for path in root.iterdir()) == ["one", "other"]
+    backward = options.get("diff_phase") != "forward"
+    for proxy in (one, other):
+        step = Dump.open(Path(proxy.dump_path) / "auto_diff").step(0)
+        assert [call.path for call in step.calls] == EVERY
+        assert np.array_equal(step.calls[0].inputs[0].value.numpy(), x)
+        assert bool(step.gradients) == bool(step.parameter_gradients) == backward
+        for name, parameter in trained(proxy):
+            assert np.array_equal(step.weights[name].numpy(), numbers(parameter))
+
+
+@pytest.mark.parametrize("pair", [("torch", "paddle"), ("paddle", "paddle"), ("torch", "torch")])
+def test_auto_diff_leaves_every_step(pair: tuple[str, str]) -> None:
+    one, other = create_model(blocks(pair[0]), "one"), create_model(blocks(pair[1]), "other")
+    inputs = tuple({"x": tensor(framework, data())} for framework in pair)
+    found = auto_diff(one, other, inputs, optimizers=(sgd(one), sgd(other)), steps=3, atol=1e-5)
+    assert found
+    for proxy in (one, other):
+        with Dump.open(Path(proxy.dump_path) / "auto_diff") as dump:
+            assert [step.number for step in dump.steps] == [0, 1, 2]
+            for step in dump.steps:
+                gradient = step.parameter_gradients["head.weight"]
+                assert gradient is not None
+                assert gradient.numpy().any()
+            assert np.array_equal(dump.step(2).weights["head.weight"].numpy(), numbers(proxy.head.weight))
+            assert not np.array_equal(
+                dump.step(0).weights["head.weight"].numpy(), dump.step(1).weights["head.weight"].numpy()
+            )
+
+
+def test_auto_diff_leaves_nothing_of_plain_models(tmp_path: Path, root: Path) -> None:
+    x = data()
+    plain, proxy = blocks("torch"), create_model(blocks("paddle"), "other")
+    inputs = {"x": tensor("torch", x)}, {"x": tensor("paddle", x)}
+    assert auto_diff(plain, blocks("paddle"), inputs, atol=1e-5)
+    assert not list(tmp_path.iterdir())
+    assert auto_diff(plain, proxy, inputs, atol=1e-5)
+    assert [path.name for path in root.iterdir()] == ["other"]
+
+
+def test_auto_diff_that_raises_leaves_no_dump(root: Path) -> None:
+    one, other = create_model(blocks("torch"), "one"), create_model(blocks("torch"), "other")
+    inputs = {"x": tensor("torch", data()[:, :4])}, {"x": tensor("torch", data())}
+    with pytest.raises(RuntimeError):
+        auto_diff(one, other, inputs)
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_auto_diff_of_two_proxies_of_one_name(log: Log, root: Path) -> None:
+    one, other = create_model(blocks("torch")), create_model(blocks("torch"))
+    inputs = {"x": tensor("torch", data())}, {"x": tensor("torch", data())}
+    assert auto_diff(one, other, inputs)
+    assert "both models are named TorchBlocks, so that no dumps are left: create_model takes a name" in log()
+    assert not root.exists()
+
+
+def test_the_bug_is_in_the_dump(root: Path) -> None:
+    """What is dumped is what the model did by itself, not what it did when it was fed base's tensors."""
+    ours, theirs = twins("torch", "paddle")
+    theirs.block1.fc1.bias.set_value(theirs.block1.fc1.bias + 0.5)
+    one, other = create_model(ours, "one"), create_model(theirs, "other")
+    inputs = {"x": tensor("torch", data())}, {"x": tensor("paddle", data())}
+    assert not auto_diff(one, other, inputs, auto_init=False)
+    out = Dump.open(root / "other" / "auto_diff").step(0).calls[-1].outputs[0].value.numpy()
+    first = Dump.open(root / "one" / "auto_diff").step(0).calls[-1].outputs[0].value.numpy()
+    assert np.abs(out - first).max() > 1e-3

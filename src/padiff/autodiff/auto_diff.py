@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from padiff.api import pair_of_losses, pair_of_optimizers
+from padiff.autodiff.auto_dumps import auto_dumps
 from padiff.autodiff.failure import explain
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say
@@ -53,7 +54,9 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         return False
     rules = call_rules(job.rules, job.base, job.raw)
     compared = replace(matching, plan=compared_plan(plan, rules, job.base.tree, job.raw.tree))
-    result = run_job(replace(job, rules=rules), compared, copied=options.auto_init, on_step=_say_step)
+    job = replace(job, rules=rules)
+    with auto_dumps(job.base, job.raw) as dumps:
+        result = run_job(job, compared, copied=options.auto_init, on_step=_say_step, dumps=dumps)
     explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from padiff.autodiff.recording import Recording
 from padiff.engine.dumping import TraceWriter
 from padiff.errors import DumpError
+from padiff.frameworks.tree import LiveTree
 from padiff.records import StepTrace, Value
 from padiff.store import Dump, StepDump
 
@@ -53,14 +54,7 @@ def _write(recording: Recording, path: str | Path, parts: frozenset[str], run: R
     if "report" in kept and before is not None:
         trace = before.trace()
     live = recording.live
-    only = [live.tree.nodes[index].path for index in sorted(recording.nodes)]
-    extra: dict[str, Any] = {
-        "run": run.identity,
-        "parts": [part for part in PARTS if part in parts | kept],
-        "layer_map": {"layers": list(run.layer_map), "chosen": run.chosen},
-    }
-    if len(only) < len(live.tree.nodes):
-        extra["only"] = only
+    extra = described_run(live, recording.nodes, parts | kept, run)
     with TraceWriter(live, path, overwrite=True, extra=extra) as writer:
         writer.write(
             replace(trace, parameter_gradients=_gradients(recording, parts, before)),
@@ -79,6 +73,24 @@ def _state(recording: Recording, parts: frozenset[str], before: StepDump | None)
     if "weights" in parts:
         return {"weights": recording.weights(), "buffers": recording.buffers()}
     return {} if before is None else {"weights": before.weights, "buffers": before.buffers}
+
+
+def described_run(live: LiveTree, nodes: frozenset[int], parts: Collection[str], run: Run) -> dict[str, Any]:
+    """What a dump says about who wrote it and what it holds."""
+    extra: dict[str, Any] = {
+        "run": run.identity,
+        "parts": [part for part in PARTS if part in parts],
+        "layer_map": {"layers": list(run.layer_map), "chosen": run.chosen},
+    }
+    if len(nodes) < len(live.tree.nodes):
+        extra["only"] = [live.tree.nodes[index].path for index in sorted(nodes)]
+    return extra
+
+
+def check_owner(path: Path, run: Run) -> None:
+    """Raise where another model of this process has written."""
+    found = _earlier(path, -1, run)
+    assert found is None
 
 
 def _earlier(path: Path, step: int, run: Run) -> Dump | None:

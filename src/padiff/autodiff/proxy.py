@@ -246,13 +246,19 @@ class LiveProxy(LiveTree):
     lists: Lists = field(default_factory=Lists, compare=False)
     mapped: Mapped = field(default_factory=Mapped, compare=False)
     dump_path: str = ""
+    run: Run | None = field(default=None, compare=False)
 
 
 def live_proxy(proxy: ProxyModel) -> LiveProxy:
     """The model of a proxy as it is now, under the proxy's name."""
     live = module_tree(adapter_of_model(proxy.model, "model"), proxy.model, proxy.name)
-    told = {"lists": proxy._lists, "mapped": proxy._mapped, "dump_path": proxy.dump_path}
-    return LiveProxy(live.adapter, live.model, live.tree, live.modules, **told)  # type: ignore[arg-type]
+    return LiveProxy(
+        *(live.adapter, live.model, live.tree, live.modules),
+        lists=proxy._lists,
+        mapped=proxy._mapped,
+        dump_path=proxy.dump_path,
+        run=proxy._run(live),
+    )
 
 
 def _as_proxy(proxy: ProxyModel, method: Any, *args: Any, **kwargs: Any) -> Any:
