@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from padiff.capture.held import Held
-from padiff.capture.recorder import Recorder
+from padiff.capture.recorder import Observer, Recorder
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Value
@@ -43,8 +43,10 @@ class Feeder(Protocol):
 class FeedingRecorder(Recorder):
     """Records one step of one model while a feeder replaces tensors at the borders of calls."""
 
-    def __init__(self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks)
+    def __init__(
+        self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool, observer: Observer | None = None
+    ) -> None:
+        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""

@@ -105,6 +105,12 @@ class Session:
             finally:
                 self._randomness, self._calls = drawn, seen
 
+    def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
+        """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
+        self.repeatable = True
+        self._drawn_before, self._buffers_before = drawn, buffers
+        self._randomness = random_state(self.live.adapter)
+
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """The model draws its random numbers from where it left off, whatever ran in between."""

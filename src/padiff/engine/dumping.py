@@ -118,6 +118,7 @@ class StepSink:
         buffers: Mapping[str, Value] | None = None,
         noise: Noise | None = None,
         local: Mapping[Key, float] | None = None,
+        fed: Noise | None = None,
         usage: Usage | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
@@ -134,7 +135,7 @@ class StepSink:
         if buffers is not None:
             step.buffers(buffers)
         if noise is not None or local:
-            step.noise(plain_noise(noise or Noise(), local or {}))
+            step.noise(plain_noise(noise or Noise(), local or {}, fed))
         known = dict(extra or {})
         if usage is not None:
             known["usage"] = _plain_usage(usage)
@@ -143,8 +144,9 @@ class StepSink:
         step.end(ran_backward=trace.ran_backward)
 
 
-def plain_noise(noise: Noise, local: Mapping[Key, float]) -> dict[str, dict[Any, float]]:
-    """Predicted noise as the format keeps it: role to key to number."""
+def plain_noise(noise: Noise, local: Mapping[Key, float], fed: Noise | None = None) -> dict[str, dict[Any, float]]:
+    """Predicted noise as the format keeps it: role to key to number. ``local`` and ``fed`` are about calls that are fed
+    base's tensors."""
     found: dict[str, dict[Any, float]] = {
         field.name: dict(getattr(noise, field.name)) for field in dataclasses.fields(noise) if field.name != "loss"
     }
@@ -152,6 +154,9 @@ def plain_noise(noise: Noise, local: Mapping[Key, float]) -> dict[str, dict[Any,
         found["loss"] = {"": noise.loss}
     if local:
         found["local"] = {" ".join(map(str, key)): gap for key, gap in local.items()}
+    if fed is not None:
+        found["fed_parameters"] = dict(fed.parameters)
+        found["fed_loss"] = {} if fed.loss is None else {"": fed.loss}
     return {role: row for role, row in found.items() if row}
 
 
@@ -190,18 +195,18 @@ def described(live: LiveTree) -> dict[str, Any]:
     adapter = live.adapter
     return {
         "layers": {"tables": tables, "nodes": table_of},
-        "settings": [_json(settings_of(adapter, module)) for module in live.modules],
+        "settings": [plain_settings(settings_of(adapter, module)) for module in live.modules],
         "frozen": [path for path, tensor in live.parameters().items() if not adapter.requires_grad(tensor)],
     }
 
 
-def _json(value: Any) -> Any:
+def plain_settings(value: Any) -> Any:
     """Settings as JSON can say them; numbers that it cannot are left out."""
     if isinstance(value, Mapping):
-        plain = {str(name): _json(item) for name, item in value.items()}
+        plain = {str(name): plain_settings(item) for name, item in value.items()}
         return {name: item for name, item in plain.items() if item is not ...}
     if isinstance(value, (list, tuple)):
-        items = [_json(item) for item in value]
+        items = [plain_settings(item) for item in value]
         return ... if any(item is ... for item in items) else items
     if isinstance(value, float) and not math.isfinite(value):
         return ...

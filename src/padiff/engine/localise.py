@@ -66,10 +66,10 @@ def localise(
     have moved the parameters.
     """
     backward = backward and job.backward
-    reference = _reference(job, base, step, backward=backward)
+    reference = reference_of(job, base, step, backward=backward)
     noise: Noise | None = None
     if tolerance.mode == "auto":
-        reference, noise = _shaken(job, base, reference, step, drift or {}, backward=backward)
+        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=backward)
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
@@ -117,7 +117,7 @@ def localise(
     )
 
 
-def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
+def reference_of(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
     witness = Witness()
     with base.again():
         trace = base.run(
@@ -132,7 +132,7 @@ def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Referen
     return Reference(trace, witness.contributions, witness.arrivals)
 
 
-def _shaken(
+def shaken_reference(
     job: Job, base: Session, reference: Reference, step: int, drift: Mapping[str, float], *, backward: bool
 ) -> tuple[Reference, Noise | None]:
     """How far rounding moves what each call adds."""
