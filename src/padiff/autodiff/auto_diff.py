@@ -12,11 +12,12 @@ from padiff.autodiff.failure import explain
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say
 from padiff.autodiff.options import Options, read_call
-from padiff.autodiff.told import call_rules, compared_plan, weight_rules
+from padiff.autodiff.told import call_rules, weight_rules
 from padiff.autodiff.weights import carry_out, roles_line, say_left_out
 from padiff.capture.session import check_arguments
 from padiff.engine.inputs import fresh_arguments, pair_of_dicts
 from padiff.engine.job import Job
+from padiff.engine.left_out import without
 from padiff.engine.matching import match
 from padiff.engine.pipeline import run_job
 from padiff.records import StepComparison
@@ -53,10 +54,10 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         say("FAILED !!!")
         return False
     rules = call_rules(job.rules, job.base, job.raw)
-    compared = replace(matching, plan=compared_plan(plan, rules, job.base.tree, job.raw.tree))
+    kept = without(plan, job.base.tree, job.raw.tree, rules.base_skip, rules.raw_skip)
     job = replace(job, rules=rules)
     with auto_dumps(job.base, job.raw) as dumps:
-        result = run_job(job, compared, copied=options.auto_init, on_step=_say_step, dumps=dumps)
+        result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps)
     explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned

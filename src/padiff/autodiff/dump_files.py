@@ -50,15 +50,25 @@ def parts_of(dump: Dump) -> frozenset[str]:
 def _write(recording: Recording, path: str | Path, parts: frozenset[str], run: Run, earlier: Dump | None) -> None:
     kept = frozenset() if earlier is None else parts_of(earlier) - parts
     before = None if earlier is None else earlier.step(recording.step)
-    trace = recording.trace() if "report" in parts else StepTrace(recording.step, (), {}, None, {})
-    if "report" in kept and before is not None:
-        trace = before.trace()
-    live = recording.live
-    extra = described_run(live, recording.nodes, parts | kept, run)
-    with TraceWriter(live, path, overwrite=True, extra=extra) as writer:
+    known: dict[str, Any] = {} if before is None else dict(before.extra)
+    if recording.afresh:
+        known["statistics_from_here"] = True
+    if "report" in parts:
+        trace = recording.trace()
+    else:
+        trace = StepTrace(recording.step, (), {}, None, {}) if before is None else before.trace()
+    gradients = _gradients(recording, parts, before)
+    trace = replace(
+        trace,
+        parameter_gradients=gradients,
+        ran_backward=trace.ran_backward or any(value is not None for value in gradients.values()),
+    )
+    extra = described_run(recording.live, recording.nodes, parts | kept, run)
+    with TraceWriter(recording.live, path, overwrite=True, extra=extra) as writer:
         writer.write(
-            replace(trace, parameter_gradients=_gradients(recording, parts, before)),
-            extra={"statistics_from_here": True} if recording.afresh else None,
+            trace,
+            usage=recording.usage(),
+            extra=known,
             **_state(recording, parts, before if "weights" in kept else None),
         )
 

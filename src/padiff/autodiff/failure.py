@@ -39,7 +39,7 @@ def explain(result: Result, plan: WeightPlan, *, whole: bool, own_loss: bool) ->
     _place(result, plan, divergence)
     # A tensor is known by where it was met first: what a call is given was met as what another returned.
     elsewhere = divergence.phase == "backward" and divergence.comparison.raw_call != divergence.raw_call
-    title = "gradient of input" if elsewhere else _title(divergence.comparison)
+    title = "gradient of input" if elsewhere else title_of(divergence.comparison)
     say("", *(INDENT + line for line in number_lines(divergence.comparison, result.tolerance, title)))
     note = divergence.note if own_loss or divergence.role != "loss" else MEAN_LOSS
     if note:
@@ -66,7 +66,7 @@ def _alone(result: Result) -> None:
 
 
 def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:
-    base, raw = _routes(result, plan, divergence.comparison)
+    base, raw = routes((result.base, result.raw), plan, divergence.comparison)
     if divergence.role not in ("parameter", "buffer"):  # the call, not the tensor that told on it
         base = route(result.base, "base_model", divergence.base_path)
         raw = route(result.raw, "raw_model", divergence.raw_path)
@@ -82,12 +82,12 @@ def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:
     )
 
 
-def _routes(result: Result, plan: WeightPlan, comparison: Comparison) -> tuple[str, str]:
+def routes(trees: tuple[ModuleTree, ModuleTree], plan: WeightPlan, comparison: Comparison) -> tuple[str, str]:
     """Both sides' address of a parameter or buffer; base may keep it under another name, or in parts."""
     path = ".".join(part for part in (comparison.raw_path, comparison.name) if part)
     sources = next((entry.sources for entry in plan.entries if entry.path == path), ())
-    base = " + ".join(route(result.base, "base_model", source.path) for source in sources)
-    return base or route(result.base, "base_model", comparison.base_path), route(result.raw, "raw_model", path)
+    base = " + ".join(route(trees[0], "base_model", source.path) for source in sources)
+    return base or route(trees[0], "base_model", comparison.base_path), route(trees[1], "raw_model", path)
 
 
 # ------------------------------------------------------------------ numbers
@@ -105,7 +105,8 @@ def number_lines(comparison: Comparison, tolerance: Tolerance, title: str) -> li
     return [f"{title}: {over} ({tolerance})", *_figures(numbers)]
 
 
-def _title(comparison: Comparison) -> str:
+def title_of(comparison: Comparison) -> str:
+    """What a compared tensor is called."""
     role, name = comparison.role, comparison.name
     what = name if role in ("loss", "parameter", "buffer") else f"{role} {name}".strip()
     return f"gradient of {what}" if comparison.phase in ("backward", "gradient") else what
@@ -131,21 +132,28 @@ def _lists(result: Result, plan: WeightPlan) -> None:
             continue
         lines: list[str] = []
         for comparison in differing:
-            base, raw = _routes(result, plan, comparison)
-            lines += [
-                "=" * 25,
-                f"{name} differ in step {comparison.step}",
-                f"between base_model: {comparison.base_kind}",
-                f"        raw_model:  {comparison.raw_kind}",
-                "base_model path:",
-                f"    {base}",
-                "raw_model path:",
-                f"    {raw}",
-                "",
-                *number_lines(comparison, result.tolerance, _title(comparison)),
-            ]
+            lines += listed_difference(name, comparison, (result.base, result.raw), plan, result.tolerance)
         path = write_file(f"{name}_diff", lines)
         say("", f"{len(differing)} of {len(compared)} {name} differ, and are listed in", f"    {path}")
+
+
+def listed_difference(
+    name: str, comparison: Comparison, trees: tuple[ModuleTree, ModuleTree], plan: WeightPlan, tolerance: Tolerance
+) -> list[str]:
+    """One parameter or buffer that differs, as the files list it."""
+    base, raw = routes(trees, plan, comparison)
+    return [
+        "=" * 25,
+        f"{name} differ in step {comparison.step}",
+        f"between base_model: {comparison.base_kind}",
+        f"        raw_model:  {comparison.raw_kind}",
+        "base_model path:",
+        f"    {base}",
+        "raw_model path:",
+        f"    {raw}",
+        "",
+        *number_lines(comparison, tolerance, title_of(comparison)),
+    ]
 
 
 def _rounding(result: Result, whole: bool, own_loss: bool) -> None:

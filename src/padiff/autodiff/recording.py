@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from padiff.capture.held import Held, HostValue
 from padiff.capture.recorder import Recorder, call_model
 from padiff.capture.statistics import RunningStatistics
+from padiff.capture.usage import UseWatch
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, StepTrace, Value
+from padiff.records import Array, StepTrace, Usage, Value
 
 
 class Recording:
@@ -25,6 +27,7 @@ class Recording:
         """Whether running statistics were updated unseen before this step."""
         self._recorder = Recorder(live, gradients=True)
         self.statistics = statistics or RunningStatistics(live)
+        self._uses: UseWatch | None = None
         self._loss: Array | None = None
         self._gradients: dict[str, Value | None] | None = None
         """As backward left them: an optimizer clears them before the step is dumped."""
@@ -33,7 +36,11 @@ class Recording:
         """Run the model with its hooks on."""
         first = len(self._recorder.calls)
         try:
-            with self._recorder.attached(self.nodes):
+            with ExitStack() as stack:
+                if self._uses is None:
+                    self._uses = UseWatch(self.live)
+                    stack.enter_context(self._uses.watching())
+                stack.enter_context(self._recorder.attached(self.nodes))
                 return call_model(self.live.model, args, kwargs)
         except Exception as error:
             self._explain(error)
@@ -65,6 +72,10 @@ class Recording:
             self.of_layers(self._gradients or {}),
             ran_backward=self._gradients is not None,
         )
+
+    def usage(self) -> Usage | None:
+        """In which order the model used its tensors; None where it was not run."""
+        return None if self._uses is None else self._uses.usage()
 
     def weights(self) -> dict[str, Value]:
         """The parameters as they are now."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from padiff.autodiff.mapped_layers import paired
 from padiff.autodiff.proxy import LiveProxy
 from padiff.frameworks.tree import LiveTree
-from padiff.records import ModuleTree, Rules, WeightPlan
+from padiff.records import Rules
 
 
 def weight_rules(rules: Rules, base: LiveTree, raw: LiveTree) -> Rules:
@@ -25,20 +25,6 @@ def call_rules(rules: Rules, base: LiveTree, raw: LiveTree) -> Rules:
     return replace(rules, base_skip=rules.base_skip | _left_out(base), raw_skip=rules.raw_skip | _left_out(raw))
 
 
-def compared_plan(plan: WeightPlan, rules: Rules, base: ModuleTree, raw: ModuleTree) -> WeightPlan:
-    """A plan without the tensors of layers that are left out."""
-    base_out, raw_out = _owned(base, rules.base_skip), _owned(raw, rules.raw_skip)
-    if not base_out and not raw_out:
-        return plan
-    entries = tuple(
-        entry
-        for entry in plan.entries
-        if entry.path not in raw_out and not any(source.path in base_out for source in entry.sources)
-    )
-    unmatched = tuple(one for one in plan.unmatched if one.path not in (base_out if one.side == "base" else raw_out))
-    return replace(plan, entries=entries, unmatched=unmatched)
-
-
 def _left_out(live: LiveTree) -> frozenset[str]:
     return live.lists.left_out(live) - {""} if isinstance(live, LiveProxy) else frozenset()
 
@@ -48,13 +34,3 @@ def _pairs(base: LiveTree, raw: LiveTree) -> tuple[tuple[str, str], ...]:
         return ()
     chosen = base.mapped.chosen and raw.mapped.chosen
     return paired(base.mapped.paths(base), raw.mapped.paths(raw), chosen=chosen)
-
-
-def _owned(tree: ModuleTree, left_out: frozenset[str]) -> frozenset[str]:
-    """Paths of the tensors that these modules hold themselves."""
-    return frozenset(
-        f"{node.path}.{spec.name}" if node.path else spec.name
-        for node in tree.nodes
-        if node.path in left_out
-        for spec in (*node.parameters, *node.buffers)
-    )

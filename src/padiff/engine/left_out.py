@@ -1,0 +1,38 @@
+"""A plan without the tensors of modules that are left out of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from padiff.frameworks.tree import join
+from padiff.records import ModuleTree, WeightPlan
+
+
+def without(
+    plan: WeightPlan, base: ModuleTree, raw: ModuleTree, base_out: Collection[str], raw_out: Collection[str]
+) -> WeightPlan:
+    """The plan without what the modules at these paths hold themselves."""
+    if not base_out and not raw_out:
+        return plan
+    base_tensors, raw_tensors = _held(base, base_out), _held(raw, raw_out)
+    entries = tuple(
+        entry
+        for entry in plan.entries
+        if entry.path not in raw_tensors and not any(source.path in base_tensors for source in entry.sources)
+    )
+    unmatched = tuple(
+        one for one in plan.unmatched if one.path not in (base_tensors if one.side == "base" else raw_tensors)
+    )
+    return replace(plan, entries=entries, unmatched=unmatched)
+
+
+def _held(tree: ModuleTree, paths: Collection[str]) -> frozenset[str]:
+    """Paths of the tensors that these modules hold themselves."""
+    wanted = frozenset(paths)
+    return frozenset(
+        join(node.path, spec.name)
+        for node in tree.nodes
+        if node.path in wanted
+        for spec in (*node.parameters, *node.buffers)
+    )
