@@ -86,7 +86,11 @@ def compare(
         shown.now("running and comparing")
         shown.done(0, job.steps)
         return run_job(
-            job, matching, copied=weights == "copy", on_step=lambda done: shown.done(done.step + 1, job.steps)
+            job,
+            matching,
+            copied=weights == "copy",
+            on_step=lambda done: shown.done(done.step + 1, job.steps),
+            watch=shown.follow,
         )
 
 

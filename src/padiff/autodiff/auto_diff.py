@@ -58,7 +58,7 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     job = replace(job, rules=rules)
     with auto_dumps(job.base, job.raw) as dumps:
         result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps)
-    explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
+    explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 
@@ -108,6 +108,7 @@ def _say_options(options: Options) -> None:
 
 
 def _say_step(step: StepComparison) -> None:
+    """Said as soon as a step is done: a long run is read while it goes on."""
     say(f"================= Train Step {step.step} =================")
     outputs = [c for c in step.comparisons if c.role == "output" and c.phase == "forward" and c.raw_path == ""]
     numbers = [c.outcome.numbers.max_abs for c in outputs if c.outcome.numbers is not None]

@@ -99,16 +99,16 @@ def _step(tally: _Tally, label: str, apart: Apart, base: StepDump, raw: StepDump
         return
     tally.passed = False
     say(f"{label}{what} compared. ({count(len(compared), 'tensor')}, {len(differing)} differ)")
-    trees = apart.job.base.tree, apart.job.raw.tree
+    names = apart.job.base.tree.name, apart.job.raw.tree.name
     for one in differing:
-        tally.lines += listed_difference(what, one, trees, apart.plan, tally.tolerance)
+        tally.lines += listed_difference(what, one, names, tally.tolerance)
     for one in differing[: max(0, MOST_PRINTED - tally.printed)]:
         tally.printed += 1
-        _say_difference(one, apart, tally.tolerance)
+        _say_difference(one, names, tally.tolerance)
 
 
-def _say_difference(one: Comparison, apart: Apart, tolerance: Tolerance) -> None:
-    base, raw = routes((apart.job.base.tree, apart.job.raw.tree), apart.plan, one)
+def _say_difference(one: Comparison, names: tuple[str, str], tolerance: Tolerance) -> None:
+    base, raw = routes(names, one)
     say(
         f"{INDENT}base_model: {base}",
         f"{INDENT}raw_model:  {raw}",

@@ -40,7 +40,7 @@ def check_report(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None)
             if result.aligned:
                 continue
             if passed:
-                explain(result, apart.plan, whole=True, own_loss=True)
+                explain(result.report(), whole=True, own_loss=True)
             else:
                 _say_briefly(result)
             passed = False
@@ -92,6 +92,6 @@ def _say_briefly(result: Result) -> None:
     if divergence is None:
         say(*(line for note in result.notes for line in wrapped(note, "    ")))
     else:
-        base = route(result.base, "base_model", divergence.base_path)
-        raw = route(result.raw, "raw_model", divergence.raw_path)
+        base = route(result.base.name, "base_model", divergence.base_path)
+        raw = route(result.raw.name, "raw_model", divergence.raw_path)
         say(f"    differs, first at {base} and {raw} ({divergence.phase})")

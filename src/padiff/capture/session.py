@@ -54,6 +54,7 @@ class Session:
         self._calls: tuple[Call, ...] = ()
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
+        self._under_way: Recorder | None = None
 
     @contextmanager
     def prepared(self, *, training: bool) -> Iterator[None]:
@@ -85,11 +86,19 @@ class Session:
         else:
             recorder = Recorder(self.live, gradients=gradients, observer=observer)
         running = Step(self, step, arguments, loss_fn, gradients, recorder)
+        self._under_way = recorder
         try:
             running.forward()
             return running.backward()
         finally:
+            self._under_way = None
             running.close()
+
+    def progress(self) -> tuple[int, int] | None:
+        """Calls that have ended in the run under way, and in the one before it; None where nothing runs. May be asked
+        from another thread."""
+        recorder = self._under_way
+        return None if recorder is None else (len(recorder.calls), len(self._calls))
 
     @contextmanager
     def again(self) -> Iterator[None]:

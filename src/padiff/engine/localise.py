@@ -13,6 +13,7 @@ from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gap, gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
+from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, run_again
@@ -83,6 +84,7 @@ def localise(
         tolerance,
         loosely=not pairing.alike,
         backward=backward,
+        gallery=Gallery(),
     )
     found = _fed(raw, step, job, 1, run, backward=backward)
     run.finish()

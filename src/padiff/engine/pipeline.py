@@ -24,6 +24,9 @@ from padiff.records import (
 )
 from padiff.weights import apply_plan
 
+Look = Callable[[], tuple[str, int, int] | None]
+"""Which side runs now, how many of its calls have ended, and of about how many; None where none runs."""
+
 
 def run_job(
     job: Job,
@@ -31,11 +34,13 @@ def run_job(
     *,
     copied: bool,
     on_step: Callable[[StepComparison], None] | None = None,
+    watch: Callable[[Look], None] | None = None,
     dumps: tuple[TraceWriter | None, TraceWriter | None] = (None, None),
 ) -> Result:
     """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now.
 
-    ``dumps`` are told what base and raw do.
+    ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come; ``dumps``
+    are told what base and raw do.
     """
     plan = matching.plan
     rules = replace(job.rules, alike=alike(job))
@@ -44,6 +49,8 @@ def run_job(
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
     base.loss_outputs, raw.loss_outputs = matching.outputs
+    if watch is not None:
+        watch(lambda: _under_way(base, raw))
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
@@ -67,6 +74,15 @@ def run_job(
             if found:
                 break
     return result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
+
+
+def _under_way(base: Session, raw: Session) -> tuple[str, int, int] | None:
+    for session in (raw, base):
+        found = session.progress()
+        if found is not None:
+            done, before = found
+            return session.side, done, max(done, before or len(session.nodes))
+    return None
 
 
 def _watched(job: Job, modules: ModulePairs, side: str) -> frozenset[int]:

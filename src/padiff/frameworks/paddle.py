@@ -16,6 +16,7 @@ import paddle
 
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
@@ -165,6 +166,9 @@ class PaddleAdapter:
         if isinstance(coefficient, (int, float)):
             found["weight_decay"] = coefficient
         return found
+
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
 
     # --- tensors
 
