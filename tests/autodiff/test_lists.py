@@ -105,6 +105,15 @@ def test_a_layer_under_two_names_is_one(framework: str) -> None:
     assert [call.path for call in proxy.report.calls] == [*once, *once, "norm", "head", ""]
 
 
+@pytest.mark.parametrize("name", ["PADIFF_SIKP_WRAP_LAYER", "PADIFF_SKIP_WRAP_LAYER"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_layers_without_parameters_may_be_left_out(framework: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "TRUE")
+    proxy = create_model(blocks(framework))
+    proxy(tensor(framework, data()))
+    assert [call.path for call in proxy.report.calls] == [path for path in EVERY if not path.endswith("act")]
+
+
 def changed(proxy: Any, path: str) -> None:
     """Another weight, in place."""
     layer = proxy

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
 from padiff.api import pair_of_losses, pair_of_optimizers
 from padiff.autodiff.auto_dumps import auto_dumps
+from padiff.autodiff.environment import skips_wrap_layers
 from padiff.autodiff.failure import explain
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say
@@ -70,9 +70,6 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
     base_inputs, raw_inputs = options.in_order((first_inputs, second_inputs))
     losses = (None, None) if options.loss_fns is None else options.in_order(options.loss_fns)
     optimizers = None if options.optimizers is None else options.in_order(options.optimizers)
-    skip = any(
-        os.environ.get(name, "FALSE").upper() == "TRUE" for name in ("PADIFF_SIKP_WRAP_LAYER", "PADIFF_SKIP_WRAP_LAYER")
-    )
     job = Job(
         base=base,
         raw=raw,
@@ -82,7 +79,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         steps=options.steps,
         backward=options.diff_phase != "forward",
         tolerance=options.tolerance,
-        rules=weight_rules(layer_map.rules(base, raw, skip_parameterless=skip), base, raw),
+        rules=weight_rules(layer_map.rules(base, raw, skip_parameterless=skips_wrap_layers()), base, raw),
         single_step=options.diff_phase if options.single_step else None,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):

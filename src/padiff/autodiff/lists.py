@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from padiff.align.nodes import left_out
+from padiff.autodiff.environment import skips_wrap_layers
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 
@@ -25,6 +27,9 @@ class Lists:
 
     def recorded(self, live: LiveTree) -> frozenset[int]:
         """Nodes of the layers that are recorded."""
+        return self._wanted(live) - left_out(live.tree, frozenset(), skips_wrap_layers())
+
+    def _wanted(self, live: LiveTree) -> frozenset[int]:
         black = _nodes(live, self.black)
         if self.white is None:
             return frozenset(index for index in range(len(live.modules)) if index not in black)
