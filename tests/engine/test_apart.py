@@ -39,11 +39,14 @@ def dump(model: Any, to: Path, optimizer: Any = None, steps: int = 1, seed: int 
     return to
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(padiff.__file__).parents[1])}
+
+
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """Another process, with nothing of this one's but padiff."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(padiff.__file__).parents[1])}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
 
 
 @pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)

@@ -65,6 +65,7 @@ class Apart:
         self._dumps = {"base": base, "raw": raw}
         self._left = frozenset(left)
         """Of what a step leaves besides its calls, what is compared."""
+        _check_pair(base, raw)
         show_sources(base, raw)
         trees = stored_tree(base), stored_tree(raw)
         tolerance = widen(tolerance, *trees)
@@ -152,6 +153,7 @@ class Apart:
             replay = Replay(self.job, self._plan, self._modules, self._twins)
             located, done = replay.run(base, raw, {key: gap * self._width() for key, gap in local.items()})
             found = explained_places(located)
+            done = replace(done, comparisons=(*done.comparisons, *self._shapes(base, raw)))
         else:
             done, found = self._free(base, raw, noise), []
         start = self._start(base, raw)
@@ -189,6 +191,11 @@ class Apart:
             watcher.on_gradient(number, gradient)
             gradient.release()
         return watcher.finish(raw_trace)
+
+    def _shapes(self, base: StepDump, raw: StepDump) -> list[Comparison]:
+        """What a module returns on one side only: no call that is fed shows that."""
+        free = self._free(base, raw, None).comparisons
+        return [c for c in free if c.phase == "forward" and not c.agrees and c.outcome.reason == "structure"]
 
     def _state(self, base: StepDump, raw: StepDump, noise: Noise | None, *, gradients: bool) -> list[Comparison]:
         """What the step left: the loss, gradients of parameters, weights, buffers."""
@@ -309,6 +316,16 @@ class Apart:
     def _nothing(self, number: int) -> StepComparison:
         empty = StepTrace(number, (), {}, None, {})
         return StepComparison(number, empty, empty, (), ())
+
+
+def _check_pair(base: Dump, raw: Dump) -> None:
+    """A run that was fed base's tensors says nothing beside another base."""
+    made = raw.extra.get("base")
+    if isinstance(made, Mapping) and made.get("synchronised") and made.get("identity") != base.identity:
+        raise DumpError(
+            f"the dump {raw.path} was captured with sync=True beside another base than {base.path}",
+            "compare it with the dump that was given as base=, or capture it again",
+        )
 
 
 def _listed(what: str, numbers: Sequence[str]) -> str:
