@@ -15,7 +15,7 @@ from padiff.diagnose.divergence import divergence_of
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.growth import forgiven
 from padiff.engine.job import Job
-from padiff.engine.left_out import without
+from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
 from padiff.engine.replay import Replay, synchronised
 from padiff.engine.result import Result
@@ -84,7 +84,7 @@ class Apart:
         )
         self._matching = match(self.job, run=True)
         self._plan = self._matching.plan
-        self.plan = without(self._plan, trees[0].tree, trees[1].tree, _not_dumped(base), _not_dumped(raw))
+        self.plan = without(self._plan, trees[0].tree, trees[1].tree, not_dumped(base), not_dumped(raw))
         """Of where raw's tensors come from, what both dumps may hold."""
         rules_now = replace(self.job.rules, alike=alike(self.job))
         self._modules = pair_modules(trees[0].tree, trees[1].tree, rules_now, anchors=self._matching.anchors)
@@ -350,9 +350,3 @@ def _conventional(live: Any) -> set[str]:
 
 def _nothing_to_run() -> tuple[Arguments, Arguments]:
     return Arguments((), {}), Arguments((), {})
-
-
-def _not_dumped(dump: Dump) -> list[str]:
-    """Paths of modules that were left out of a dump."""
-    only = dump.extra.get("only")
-    return [] if only is None else [node.path for node in dump.tree.nodes if node.path not in set(only)]

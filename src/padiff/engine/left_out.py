@@ -1,4 +1,4 @@
-"""A plan without the tensors of modules that are left out of a comparison."""
+"""Modules that are left out of a comparison, and a plan without their tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from padiff.frameworks.tree import join
 from padiff.records import ModuleTree, WeightPlan
+from padiff.store import Dump
 
 
 def without(
@@ -25,6 +26,12 @@ def without(
         one for one in plan.unmatched if one.path not in (base_tensors if one.side == "base" else raw_tensors)
     )
     return replace(plan, entries=entries, unmatched=unmatched)
+
+
+def not_dumped(dump: Dump) -> list[str]:
+    """Paths of modules that were left out of a dump."""
+    only = dump.extra.get("only")
+    return [] if only is None else [node.path for node in dump.tree.nodes if node.path not in set(only)]
 
 
 def _held(tree: ModuleTree, paths: Collection[str]) -> frozenset[str]:
