@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from padiff import LayerMap, add_special_init, assign_weight, auto_diff, create_model
+from padiff import LayerMap, add_special_init, assign_weight, auto_diff, check_weights, create_model
 from padiff.errors import ArgumentError
 from padiff.store import Dump
 from padiff.weights import special
@@ -103,6 +104,21 @@ def test_a_layer_under_two_names_is_one(framework: str) -> None:
     proxy(tensor(framework, data()))
     once = ["block1.fc1", "block1.fc2", "block1"]
     assert [call.path for call in proxy.report.calls] == [*once, *once, "norm", "head", ""]
+
+
+def test_a_tied_weight_belongs_to_whoever_is_recorded() -> None:
+    models = [torch.nn.Sequential(torch.nn.Embedding(7, 4), torch.nn.Linear(4, 7, bias=False)) for _ in range(2)]
+    proxies = []
+    for model, name in zip(models, "ab", strict=True):
+        model[1].weight = model[0].weight
+        proxy = create_model(model, name)
+        proxy.update_white_list(proxy[1])
+        proxy.backward(proxy(torch.arange(7)).mean())
+        proxy.try_dump()
+        proxies.append(proxy)
+    step = Dump.open(Path(proxies[0].dump_path) / "step_0" / "rank_0").steps[0]
+    assert list(step.weights) == list(step.parameter_gradients) == ["0.weight"]
+    assert not check_weights(proxies[0].dump_path, proxies[1].dump_path)
 
 
 @pytest.mark.parametrize("name", ["PADIFF_SIKP_WRAP_LAYER", "PADIFF_SKIP_WRAP_LAYER"])

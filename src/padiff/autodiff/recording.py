@@ -97,9 +97,11 @@ class Recording:
         return self.of_layers(self.statistics.after_step(self._recorder.calls))
 
     def of_layers(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those whose layer is recorded."""
+        """Those that a recorded layer holds, be it under another name."""
         owners = {self.live.tree.nodes[index].path for index in self.nodes}
-        return {path: value for path, value in values.items() if path.rpartition(".")[0] in owners}
+        tensors = self.live.tensors()
+        held = {id(tensor) for path, tensor in tensors.items() if path.rpartition(".")[0] in owners}
+        return {path: value for path, value in values.items() if id(tensors[path]) in held}
 
     def close(self) -> None:
         """Let go of the run."""

@@ -35,11 +35,14 @@ def not_dumped(dump: Dump) -> list[str]:
 
 
 def _held(tree: ModuleTree, paths: Collection[str]) -> frozenset[str]:
-    """Paths of the tensors that these modules hold themselves."""
+    """Paths of the tensors that these modules hold themselves, and no other does."""
     wanted = frozenset(paths)
-    return frozenset(
-        join(node.path, spec.name)
-        for node in tree.nodes
-        if node.path in wanted
-        for spec in (*node.parameters, *node.buffers)
-    )
+    own: set[tuple[str, int]] = set()
+    shared: set[int] = set()
+    for node in tree.nodes:
+        for spec in (*node.parameters, *node.buffers):
+            if node.path in wanted:
+                own.add((join(node.path, spec.name), spec.identity))
+            else:
+                shared.add(spec.identity)
+    return frozenset(path for path, identity in own if identity not in shared)
