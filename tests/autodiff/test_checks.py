@@ -298,6 +298,20 @@ def test_a_step_on_one_side_only_is_a_difference(log: Log) -> None:
         log()
 
 
+def test_steps_that_an_earlier_run_left(log: Log) -> None:
+    one, other = proxies(("torch", "torch"))
+    train(one, 3, rate=0.0)
+    train(other, 3, rate=0.0)
+    again = create_model(other.model, "b")
+    train(again, 2, rate=0.0)
+    log()
+    for check in CHECKS:
+        check(one.dump_path, again.dump_path, CFG)
+        printed = " ".join(" ".join(log()).split())
+        assert f"{again.dump_path} holds steps of 2 runs, which begin at step_0/rank_0, step_2/rank_0" in printed
+        assert f"{one.dump_path} holds steps" not in printed
+
+
 def run_ranks(proxy: Any, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(ranks):
         monkeypatch.setenv("RANK", str(rank))

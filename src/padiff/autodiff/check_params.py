@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from padiff.autodiff.check_report import concluded, opened, read_cfg
-from padiff.autodiff.dump_pairs import DumpPairs, check_parts, dump_pairs
+from padiff.autodiff.dump_pairs import DumpPairs, RunsSeen, check_parts, dump_pairs
 from padiff.autodiff.failure import listed_difference, number_lines, routes, title_of
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.engine.apart import Apart
@@ -22,26 +22,24 @@ INDENT = "    "
 
 def check_params(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None) -> bool:
     """True when two dumps hold the same weights and the same gradients of parameters."""
-    tolerance = read_cfg("check_params", cfg)
-    found = dump_pairs(path_0, path_1)
-    outcomes = [_check(what, path_0, path_1, found, tolerance, alone=False) for what in PHASES]
-    return concluded(all(outcomes) and not found.alone, found.alone)
+    return _check("check_params", ("weights", "grads"), path_0, path_1, cfg)
 
 
 def check_weights(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None) -> bool:
     """True when two dumps hold the same parameters and buffers; else the log names those that differ."""
-    tolerance = read_cfg("check_weights", cfg)
-    found = dump_pairs(path_0, path_1)
-    passed = _check("weights", path_0, path_1, found, tolerance, alone=True)
-    return concluded(passed and not found.alone, found.alone)
+    return _check("check_weights", ("weights",), path_0, path_1, cfg)
 
 
 def check_grads(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None) -> bool:
     """True when two dumps hold the same gradients of parameters; else the log names those that differ."""
-    tolerance = read_cfg("check_grads", cfg)
-    found = dump_pairs(path_0, path_1)
-    passed = _check("grads", path_0, path_1, found, tolerance, alone=True)
-    return concluded(passed and not found.alone, found.alone)
+    return _check("check_grads", ("grads",), path_0, path_1, cfg)
+
+
+def _check(call: str, wanted: tuple[str, ...], path_0: Any, path_1: Any, cfg: Any) -> bool:
+    tolerance = read_cfg(call, cfg)
+    found, runs = dump_pairs(path_0, path_1), RunsSeen()
+    outcomes = [_walk(what, (path_0, path_1), found, tolerance, runs, alone=len(wanted) == 1) for what in wanted]
+    return concluded(all(outcomes) and not found.alone, [*found.alone, *runs.notes()])
 
 
 @dataclass
@@ -57,14 +55,17 @@ class _Tally:
     printed: int = 0
 
 
-def _check(what: str, path_0: Any, path_1: Any, found: DumpPairs, tolerance: Tolerance, *, alone: bool) -> bool:
+def _walk(
+    what: str, paths: tuple[Any, Any], found: DumpPairs, tolerance: Tolerance, runs: RunsSeen, *, alone: bool
+) -> bool:
     """Walk all pairs of dumps; ``alone`` says that nothing else is checked, so that something must be there."""
-    say(f"Checking {what} ({tolerance})", f"    base_model: {path_0}", f"    raw_model:  {path_1}")
+    say(f"Checking {what} ({tolerance})", f"    base_model: {paths[0]}", f"    raw_model:  {paths[1]}")
     tally = _Tally(what, tolerance)
     for label, one, other in found.pairs:
         with Dump.open(one) as base, Dump.open(other) as raw:
-            for dump in (base, raw):
+            for path, dump in zip(paths, (base, raw), strict=True):
                 check_parts(dump, what)
+                runs.see(path, label, dump)
             apart = opened(base, raw, tolerance, PHASES[what])
             for ours, theirs in apart.steps(renumbered=True):
                 _step(tally, _label(label, base, ours), apart, ours, theirs)

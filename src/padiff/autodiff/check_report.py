@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from padiff.autodiff.dump_pairs import check_parts, dump_pairs, mapped_rules
+from padiff.autodiff.dump_pairs import RunsSeen, check_parts, dump_pairs, mapped_rules
 from padiff.autodiff.failure import explain
 from padiff.autodiff.log import count, say, wrapped
 from padiff.autodiff.options import read_tolerance, refuse_option
@@ -29,11 +29,12 @@ def check_report(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None)
     tolerance = read_cfg("check_report", cfg)
     found = dump_pairs(path_0, path_1)
     say(f"Checking report ({tolerance})", f"    base_model: {path_0}", f"    raw_model:  {path_1}")
-    passed = True
+    passed, runs = True, RunsSeen()
     for label, one, other in found.pairs:
         with Dump.open(one) as base, Dump.open(other) as raw:
-            for dump in (base, raw):
+            for path, dump in ((path_0, base), (path_1, raw)):
                 check_parts(dump, "report")
+                runs.see(path, label, dump)
             apart = opened(base, raw, tolerance)
             result = apart.run(renumbered=True)
             _say_compared(label, result)
@@ -44,7 +45,7 @@ def check_report(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None)
             else:
                 _say_briefly(result)
             passed = False
-    return concluded(passed and not found.alone, found.alone)
+    return concluded(passed and not found.alone, [*found.alone, *runs.notes()])
 
 
 def opened(base: Dump, raw: Dump, tolerance: Tolerance, left: tuple[Phase, ...] = ()) -> Apart:
@@ -67,9 +68,9 @@ def read_cfg(call: str, cfg: Any) -> Tolerance:
     return read_tolerance(given.get("atol", 0.0), given.get("rtol", 1e-7), given.get("compare_mode", "mean"))
 
 
-def concluded(passed: bool, alone: tuple[str, ...]) -> bool:
+def concluded(passed: bool, notes: Iterable[str]) -> bool:
     """The last lines of a check."""
-    for text in alone:
+    for text in notes:
         say(*wrapped(text, after="    "))
     say("SUCCESS !!!" if passed else "FAILED !!!")
     return passed

@@ -43,6 +43,28 @@ def dump_pairs(path_0: Any, path_1: Any) -> DumpPairs:
     return DumpPairs(pairs, tuple(alone))
 
 
+class RunsSeen:
+    """Who wrote the dumps of a folder: what an earlier, longer run left there looks like steps of the last one."""
+
+    def __init__(self) -> None:
+        self._labels: dict[tuple[str, str], dict[str, str]] = {}
+
+    def see(self, path: Any, label: str, dump: Dump) -> None:
+        run = dump.extra.get("run")
+        if isinstance(run, str):
+            rank = label.rpartition("/")[2]
+            self._labels.setdefault((os.fspath(path), rank), {}).setdefault(run, label)
+
+    def notes(self) -> list[str]:
+        """In words: folders that hold steps of several runs, and where each begins."""
+        return [
+            f"{path} holds steps of {len(labels)} runs, which begin at {', '.join(labels.values())}: "
+            "an earlier one may have left some there"
+            for (path, _), labels in self._labels.items()
+            if len(labels) > 1
+        ]
+
+
 def check_parts(dump: Dump, part: str) -> None:
     """Raise unless a dump holds what is to be compared."""
     if part not in parts_of(dump):

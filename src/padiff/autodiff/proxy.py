@@ -232,7 +232,7 @@ class ProxyModel:
         return found
 
     def _run(self, live: LiveTree) -> Run:
-        others = frozenset(_ALIVE) - {self._identity}
+        others = frozenset(identity for identity, other in _ALIVE.items() if other.model is not self.model)
         return Run(self._identity, self._mapped.paths(live), self._mapped.chosen, others)
 
 
