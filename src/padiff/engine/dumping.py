@@ -194,6 +194,7 @@ def described(live: LiveTree) -> dict[str, Any]:
         table_of.append(None if spec is None else numbers[id(spec)])
     adapter = live.adapter
     return {
+        "environment": dict(live.tree.environment),
         "layers": {"tables": tables, "nodes": table_of},
         "settings": [plain_settings(settings_of(adapter, module)) for module in live.modules],
         "frozen": [path for path, tensor in live.parameters().items() if not adapter.requires_grad(tensor)],
