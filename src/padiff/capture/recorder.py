@@ -35,6 +35,10 @@ class Observer(Protocol):
 
     def on_gradient(self, tensor: int, gradient: Value) -> None: ...
 
+    def on_tag(self, tag: Call) -> None:
+        """The user marked a tensor."""
+        ...
+
     def before_write(self) -> None:
         """Some tensor is about to be written: whatever was only looked at must be read now."""
         ...
@@ -264,7 +268,7 @@ class Recorder:
         self._tagged[name] += 1
         opened.tags.append((len(opened.ops or ()), call))
         if self._observer is not None:
-            self._observer.on_call(call)
+            self._observer.on_tag(call)
         return call
 
     def _about_to_write(self, tensor: Any) -> None:
@@ -361,6 +365,14 @@ class Recorder:
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""
         return value.live() if isinstance(value, Held) else None
+
+    def part_with(self, call: Call) -> None:
+        """Copy what a call was given and returned: it goes back to somebody who may write into it unseen."""
+        theirs = {id(slot.value): slot.value for slot in (*call.inputs, *call.outputs)}
+        for key, (_, held) in list(self.known_tensors.items()):
+            if id(held) in theirs:
+                del self.known_tensors[key]
+                held.secure()
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""

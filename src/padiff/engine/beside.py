@@ -23,6 +23,10 @@ class Beside(Protocol):
         """What base marked with the same name."""
         ...
 
+    def told_late(self, call: Call) -> bool:
+        """Whether it is known only when the call has ended."""
+        ...
+
     def forgiven(self, call: Call) -> int | None:
         """An earlier call whose output turns out to be what base's was, with this one added."""
         ...
@@ -64,6 +68,9 @@ class Itself:
     def tagged(self, tag: Call) -> Call | None:
         return self._tags.get(tag_key(tag))
 
+    def told_late(self, call: Call) -> bool:
+        return False
+
     def forgiven(self, call: Call) -> int | None:
         return None
 
@@ -90,13 +97,20 @@ class Other:
         self._partners = Partners(pairing, base_tree, tolerance, _same)
 
     def at_start(self, call: Call) -> Call | None:
-        return self._pairing.base_call(call)
+        base = self._pairing.base_call(call)
+        return None if base is not None and self._partners.idles(base) and not self._given_alike(base, call) else base
+
+    def _given_alike(self, base: Call, call: Call) -> bool:
+        return len(base.inputs) != 1 or len(call.inputs) != 1 or _same(base.inputs[0], call.inputs[0])
 
     def at_end(self, call: Call) -> Call | None:
         return self._partners.of(call)
 
     def tagged(self, tag: Call) -> Call | None:
         return self._pairing.tagged(tag)
+
+    def told_late(self, call: Call) -> bool:
+        return self._pairing.told_late(call)
 
     def forgiven(self, call: Call) -> int | None:
         found = self._partners.finishes(call)

@@ -75,6 +75,9 @@ class Samples:
         if self._inner is not None:
             self._inner.on_gradient(tensor, gradient)
 
+    def on_tag(self, tag: Call) -> None:
+        """Dumps hold no tags."""
+
     def before_write(self) -> None:
         if self._inner is not None:
             self._inner.before_write()

@@ -106,9 +106,6 @@ class SideBySide:
     # --- while raw runs
 
     def on_call(self, call: Call) -> None:
-        if call.tag:
-            self._on_tag(call)
-            return
         finished = self._partners.finishes(call)
         if finished is not None:
             self._drop_outputs({finished.index})
@@ -129,7 +126,7 @@ class SideBySide:
         if call.parent < 0:  # the model has ended: nothing is left unread when the loss or backward begin
             self._settle()
 
-    def _on_tag(self, tag: Call) -> None:
+    def on_tag(self, tag: Call) -> None:
         """What the user marked with one name on both sides."""
         base = self._pairing.tagged(tag)
         if base is None:

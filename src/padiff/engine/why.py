@@ -8,7 +8,7 @@ from dataclasses import replace
 from padiff.diagnose import divergences_of
 from padiff.diagnose.causes import differing_settings, explain, stopped_gradient
 from padiff.diagnose.scene import Scene
-from padiff.engine.after_step import AfterStep
+from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.inside import with_op
 from padiff.engine.localise import Located
 from padiff.records import Cause, Divergence, Fault, StepComparison
@@ -18,6 +18,10 @@ MOST_EXPLAINED = 3
 """Places whose causes are looked for; trying them takes runs of the model."""
 MOST_DRAWN = 20
 """Places that are given a picture of their error."""
+
+REMEMBERED = (
+    "gradients and weights agree and what the optimizer remembers for its next steps doesn't: look at the optimizer"
+)
 
 FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 """What may go wrong while a cause is looked for: the place is worth knowing without one."""
@@ -50,6 +54,8 @@ def _own_gradient(located: Located, divergence: Divergence) -> Fault | None:
 
 def explained_state(divergence: Divergence, done: StepComparison, after: AfterStep) -> Divergence:
     """What shows in weights or buffers after the step, or in gradients that are not there."""
+    if moment_of(divergence.comparison):
+        divergence = replace(divergence, note=REMEMBERED)
 
     def explained() -> Divergence:
         if divergence.phase == "weight":
