@@ -18,6 +18,7 @@ from padiff.diagnose.own_code import Culprit, Event, Inside, first_op, first_op_
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
+from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     FIRST_OP,
     Array,
@@ -75,6 +76,8 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or scenes.feeder is None:
         return divergence
+    if not _has_code(scenes.job.base, partner.node) and not _has_code(scenes.job.raw, fault.raw.node):
+        return divergence
     backward = fault.phase == "backward"
     wanted = (
         _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
@@ -105,6 +108,11 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
         first_op_in_backward(insides[0], insides[1], _gradients_agree) if backward else first_op(insides[0], insides[1])
     )
     return _named(divergence, culprit, fault)
+
+
+def _has_code(live: LiveTree, node: int) -> bool:
+    """Whether a module's class is not the framework's own."""
+    return type(live.modules[node]).__module__.partition(".")[0] != live.adapter.name
 
 
 def _gradients_agree(base: Array, raw: Array) -> bool:
