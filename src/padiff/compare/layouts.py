@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from padiff.compare.arrays import compare_arrays
+from padiff.compare.measure import rms_gap
 from padiff.records import Array, Outcome, Tolerance
 
 _MOST_AXES = 5
@@ -49,6 +50,33 @@ def compare_arranged(
     if nearest is None:
         return outcome, None
     return nearest if loosely else (outcome, nearest[1])
+
+
+def arranged_alike(base: Array, raw: Array, other: Array) -> Array | None:
+    """``other``, which is of base's shape, in the arrangement that brings base nearest to raw; None where none does.
+
+    Where one side repeats what the other keeps once, sums over ``other`` times the one and the other are the same."""
+    if base.size != raw.size:
+        return _shared_out(other, raw.shape)
+    options = [arranged for _, arranged in _arrangements(base, raw.shape)]
+    if base.shape == raw.shape or not options:
+        return other if base.shape == raw.shape else None
+    gaps = [rms_gap(arranged, raw) for arranged in options]
+    return _arrangements(other, raw.shape)[gaps.index(min(gaps))][1]
+
+
+def _shared_out(other: Array, shape: tuple[int, ...]) -> Array | None:
+    """The same, where the numbers of elements differ."""
+    count = max(other.ndim, len(shape))
+    held, wanted = ((1,) * (count - len(one)) + tuple(one) for one in (other.shape, shape))
+    axes = tuple(axis for axis in range(count) if held[axis] != wanted[axis])
+    if all(held[axis] == 1 for axis in axes):
+        shared: Array = np.broadcast_to(other.reshape(held) / math.prod(wanted[axis] for axis in axes), wanted)
+        return shared.reshape(shape)
+    if all(wanted[axis] == 1 for axis in axes):
+        summed: Array = other.reshape(held).sum(axis=axes, keepdims=True)
+        return summed.reshape(shape)
+    return None
 
 
 def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array, Array]]:

@@ -11,6 +11,7 @@ from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
 from padiff.engine.job import Job
 from padiff.engine.matching import Matching, alike
+from padiff.engine.projection import Projection
 from padiff.engine.result import Result
 from padiff.engine.step import Step
 from padiff.engine.verdict import result_of
@@ -45,6 +46,9 @@ def run_job(
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
     base.loss_outputs, raw.loss_outputs = matching.outputs
+    if Projection.possible(job):
+        probe = Projection(job)
+        base.probe, raw.probe = probe.of_base, probe.of_raw
     if watch is not None:
         watch(lambda: _under_way(base, raw))
     steps: list[StepComparison] = []

@@ -84,7 +84,10 @@ class Step:
                 allowed = drift.noise(self.drift, UNCERTAIN)
                 state = State(job, self.plan, self.step, replace(self.noise, weights=allowed))
                 self.drift = drift.noise(self.drift)
-            found += state.tensors("weight", "parameter", base.weights(), raw.weights())
+            weights = state.tensors("weight", "parameter", base.weights(), raw.weights())
+            found += weights
+            if drift is not None and self.noise is not None and all(one.agrees for one in weights):
+                found += self.after.moments.compare(self.step, self.noise, drift.gradients, done.comparisons)
         buffers = base.buffers(), raw.buffers()
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
