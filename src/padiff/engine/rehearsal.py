@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
+from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
 from padiff.capture.session import Arguments, Session
 from padiff.capture.state import random_state, saved_buffers
 from padiff.compare.measure import rms, rms_gap
+from padiff.engine.calibrate import UNBELIEVABLE
 from padiff.engine.drift import relative_steps
 from padiff.engine.job import Job
 from padiff.engine.local import Reference
@@ -32,6 +33,8 @@ SAMPLED = 4096
 """Elements of a tensor by which two runs are held against each other."""
 MOST_HELD = 4 << 30
 """Bytes of a step that may be held in memory to see the borders of its calls."""
+MOST_LOST = 0.05
+"""Share of tensors that may have another shape or dtype when the step is run again."""
 DIFFERENCES = 4.0
 """How much larger a loss's gradient is relative to its inputs, where it takes differences of them."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -104,6 +107,7 @@ class Rehearsal:
             tuple(map_leaves(arg, self._copied) for arg in args),
             {name: map_leaves(arg, self._copied) for name, arg in kwargs.items()},
         )
+        self._followed = adapter.grad_enabled()
         self._drawn = random_state(adapter)
         self._buffers = saved_buffers(live)
         self._weights: dict[str, Any] = {}
@@ -131,12 +135,39 @@ class Rehearsal:
         )
 
     def noise(self, step: int, seen: Samples, drift: Mapping[str, float], *, backward: bool) -> Noise | None:
-        """How far rounding moves everything in this step; None where the model refuses to run again."""
+        """How far rounding moves everything in this step; None where the model refuses to run again, or does something
+        else then."""
         with self._prepared(step) as session:
             try:
-                return self._noise(session, step, seen, drift, backward)
+                found = self._noise(session, step, seen, drift, backward)
+                return found if self._repeats(session, step, seen, found) else None
             except Exception:  # the model's own: it ran through on what it was really given
                 return None
+
+    def _repeats(self, session: Session, step: int, seen: Samples, found: Noise) -> bool:
+        """Whether the step, run again, is the step that was seen: not under another precision than the user chose, and
+        with no memory of having run. The model is asked only where shaking moves an output further than rounding."""
+        lost = sum(not math.isfinite(gap) for gap in found.tensors.values())
+        if lost > MOST_LOST * len(seen.tensors):
+            return False
+        moved = self._unbelievable(seen, found.tensors)
+        if not moved:
+            return True
+        meter = Samples(base=seen)
+        with session.again():
+            session.run(step, self.arguments(), loss_fn=None, backward=False, observer=meter)
+        return not self._unbelievable(seen, {tensor: meter.gaps.get(tensor, math.inf) for tensor in moved})
+
+    def _unbelievable(self, seen: Samples, gaps: Mapping[int, float]) -> list[int]:
+        """Outputs of the model that moved further than rounding would move them."""
+        found: list[int] = []
+        for slot in () if seen.root is None else seen.root.outputs:
+            sample = seen.tensors.get(slot.tensor)
+            if sample is None or slot.tensor not in gaps or not (spacing := spacing_of(sample.dtype)):
+                continue
+            if gaps[slot.tensor] > UNBELIEVABLE * spacing * rms(sample):
+                found.append(slot.tensor)
+        return found
 
     def _noise(self, session: Session, step: int, seen: Samples, drift: Mapping[str, float], backward: bool) -> Noise:
         live, adapter = self._live, self._live.adapter
@@ -190,6 +221,8 @@ class Rehearsal:
         """The model's weights are those of the step's beginning inside, and what they were afterwards."""
         live = self._live
         with ExitStack() as stack:
+            if not self._followed:
+                stack.enter_context(live.adapter.no_grad())
             for path, tensor in live.parameters().items() if self._weights else ():
                 held = live.adapter.swap_elements(tensor, live.adapter.clone(self._weights[path]))
                 stack.callback(live.adapter.swap_elements, tensor, held)

@@ -239,6 +239,9 @@ class Running:
             self._samples.parameters[path] = sampled(held)
         backward, drift = bool(rehearsal.gradients), self._capture.drift
         self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
+        if self._noise is None:
+            self._extra["repeats"] = False
+            return
         if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
             found = rehearsal.reference(self.number, drift, backward=backward)
             if found is not None:
