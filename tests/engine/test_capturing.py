@@ -360,6 +360,7 @@ def test_inference_mode_is_calibrated(tmp_path: Path) -> None:
     assert padiff.load(tmp_path / "run").step(0).noise["tensors"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of the trainer's own
 def test_a_trainer_runs_it(tmp_path: Path) -> None:
     paddle = pytest.importorskip("paddle")
     paddle.seed(0)
