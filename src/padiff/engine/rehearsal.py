@@ -24,6 +24,7 @@ from padiff.engine.drift import relative_steps
 from padiff.engine.job import Job
 from padiff.engine.local import Reference
 from padiff.engine.localise import reference_of, shaken_reference
+from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Noise, Tolerance, Value
@@ -33,6 +34,9 @@ SAMPLED = 4096
 """Elements of a tensor by which two runs are held against each other."""
 MOST_HELD = 4 << 30
 """Bytes of a step that may be held in memory to see the borders of its calls."""
+MOST_PROBES = 4
+CLOSE = 1e-3
+"""How near to what arrived at the outputs backward must lead when it is run again, relative."""
 MOST_LOST = 0.05
 """Share of tensors that may have another shape or dtype when the step is run again."""
 DIFFERENCES = 4.0
@@ -133,6 +137,43 @@ class Rehearsal:
             tuple(map_leaves(arg, self._copied) for arg in self._arguments.args),
             {name: map_leaves(arg, self._copied) for name, arg in self._arguments.kwargs.items()},
         )
+
+    def find_start(self, step: int) -> None:
+        """What backward began with, from what arrived at the outputs: one that the model goes on to use gets more than the
+        loss sends it. Taking off what others pass on leads there, in as many runs as outputs follow from each other.
+        Where it does not, backward is not run again."""
+        arrived = dict(self.gradients)
+        if len(arrived) < 2:
+            return
+        with self._prepared(step) as session:
+            for _ in range(min(len(arrived), MOST_PROBES) + 1):
+                try:
+                    found = self._probe(session, step)
+                except Exception:  # the model's own
+                    break
+                over = {name: found[name] - arrived[name] if name in found else -arrived[name] for name in arrived}
+                if all(rms(over[name]) <= CLOSE * rms(arrived[name]) for name in arrived):
+                    return
+                for name, array in over.items():
+                    rest = self.gradients[name] - array
+                    self.gradients[name] = rest if rms(rest) > CLOSE * rms(arrived[name]) else np.zeros_like(rest)
+        self.gradients = {}
+
+    def _probe(self, session: Session, step: int) -> dict[str, Array]:
+        """What arrives at the outputs when backward starts from what is believed now."""
+        adapter, found = self._live.adapter, dict[str, Array]()
+        start = self._loss(True)
+        assert start is not None
+
+        def loss(output: Any) -> Any:
+            for name, tensor in adapter.flatten(output):
+                if name in self.gradients:
+                    adapter.on_gradient(tensor, partial(_keep, adapter, found, name))
+            return start(output)
+
+        with session.again():
+            session.run(step, self.arguments(), loss_fn=loss, backward=True, observer=_Nobody())
+        return found
 
     def noise(self, step: int, seen: Samples, drift: Mapping[str, float], *, backward: bool) -> Noise | None:
         """How far rounding moves everything in this step; None where the model refuses to run again, or does something
@@ -248,6 +289,20 @@ class Rehearsal:
             return adapter.mean_loss(list(followed.values()))
 
         return loss
+
+
+class _Nobody:
+    """An observer that lets everything go."""
+
+    def on_call(self, call: Call) -> None: ...
+
+    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+
+    def before_write(self) -> None: ...
+
+
+def _keep(adapter: Adapter, found: dict[str, Array], name: str, gradient: Any) -> None:
+    found[name] = np.array(adapter.to_numpy(gradient))
 
 
 def _instead(gradient: Array, change: Callable[[Array], Array], _: Any) -> Array:

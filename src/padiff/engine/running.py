@@ -237,6 +237,7 @@ class Running:
         self._rehearsed = True
         for path, held in self._gradients.items():
             self._samples.parameters[path] = sampled(held)
+        rehearsal.find_start(self.number)
         backward, drift = bool(rehearsal.gradients), self._capture.drift
         self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
         if self._noise is None:
