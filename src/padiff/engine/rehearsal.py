@@ -139,8 +139,8 @@ class Rehearsal:
         )
 
     def find_start(self, step: int) -> None:
-        """What backward began with, from what arrived at the outputs: one that the model goes on to use gets more than the
-        loss sends it. Taking off what others pass on leads there, in as many runs as outputs follow from each other.
+        """What backward began with, from what arrived at the outputs: one that the model goes on to use gets more than
+        the loss sends. Taking off what others pass on leads there, in as many runs as outputs follow from each other.
         Where it does not, backward is not run again."""
         arrived = dict(self.gradients)
         if len(arrived) < 2:

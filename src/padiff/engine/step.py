@@ -14,6 +14,7 @@ from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
+from padiff.engine.keeping import Keeping
 from padiff.engine.localise import Located, localise
 from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
@@ -47,7 +48,9 @@ class Step:
         *,
         twins: bool,
         drift: Mapping[str, float],
+        keeping: Keeping,
     ) -> None:
+        self.keeping = keeping
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
@@ -91,6 +94,8 @@ class Step:
         buffers = base.buffers(), raw.buffers()
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
+        self.keeping.base.end(base, buffers[0])
+        self.keeping.raw.end(raw, buffers[1])
         base.clear_gradients()
         raw.clear_gradients()
         done = replace(done, comparisons=tuple(found))
@@ -102,8 +107,8 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        for side, session in enumerate((base, raw)):
-            session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward)
+        for side, (session, keeper) in enumerate(((base, self.keeping.base), (raw, self.keeping.raw))):
+            keeper.ran(session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward))
             if side == 0 and _shared(job.base, job.raw):
                 session.clear_gradients()
         located = localise(
@@ -128,6 +133,8 @@ class Step:
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
+        self.keeping.base.end(base)
+        self.keeping.raw.end(raw)
         base.clear_gradients()
         raw.clear_gradients()
         scenes = located.scenes
@@ -172,6 +179,7 @@ class Step:
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
         base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
+        self.keeping.base.ran(base_trace)
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
@@ -194,7 +202,9 @@ class Step:
                 )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
+        told = self.keeping.raw.beside(self.step, watcher)
+        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=told)
+        self.keeping.raw.ran(raw_trace)
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]

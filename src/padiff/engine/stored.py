@@ -181,7 +181,17 @@ def _stored_tree(dump: Dump) -> StoredTree:
                 found[node.parent].children.append((node.name, known))
         found.append(known)
     adapter: Any = StoredAdapter(tree.framework)
+    nodes = tuple(replace(node, settings=module.settings) for node, module in zip(tree.nodes, found, strict=True))
+    tree = replace(tree, nodes=nodes, environment=_environment(dump))
     return StoredTree(adapter, found[0], tree, tuple(found), dump=dump, specs=_specs(dump))
+
+
+def _environment(dump: Dump) -> dict[str, str]:
+    """Where the dump's model ran, which need not be where it is compared."""
+    facts = {"version": dump.facts.framework_version, "device": dump.facts.device}
+    kept = strict.table(dump.extra.get("environment", {}), "environment")
+    told = {name: strict.text(text, name) for name, text in kept.items()}
+    return {name: text for name, text in facts.items() if text != "unknown"} | told
 
 
 def state_before(step: StepDump) -> dict[str, Value]:

@@ -330,6 +330,10 @@ class PaddleAdapter:
             return tensor.place
         return paddle.get_device()
 
+    def ranks(self) -> tuple[int, int] | None:
+        distributed = paddle.distributed
+        return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else None
+
     # --- leaving things as they were
 
     def random_state(self) -> Any:

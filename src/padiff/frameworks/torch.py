@@ -277,6 +277,12 @@ class TorchAdapter:
             return tensor.device
         return "cpu"
 
+    def ranks(self) -> tuple[int, int] | None:
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return None
+        return distributed.get_rank(), distributed.get_world_size()
+
     # --- leaving things as they were
 
     def random_state(self) -> Any:
