@@ -22,6 +22,7 @@ from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.settings import optimizer_settings_of
 from padiff.records import Array, Noise, StepTrace, Value
+from padiff.report.progress import stages
 from padiff.store import Seen
 
 if TYPE_CHECKING:
@@ -235,6 +236,12 @@ class Running:
         if rehearsal is None or self._rehearsed or self.sink is None:
             return
         self._rehearsed = True
+        with stages(self._capture.progress) as shown:
+            shown.now(f"calibrating step {self.number}")
+            self._calibrate(rehearsal)
+
+    def _calibrate(self, rehearsal: Rehearsal) -> None:
+        assert self.sink is not None
         for path, held in self._gradients.items():
             self._samples.parameters[path] = sampled(held)
         rehearsal.find_start(self.number)
