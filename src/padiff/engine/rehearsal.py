@@ -47,8 +47,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 class Samples:
     """An observer that keeps some elements of everything, and passes everything on."""
 
-    def __init__(self, inner: Observer | None = None, base: Samples | None = None) -> None:
-        self._inner = inner
+    def __init__(self, inner: Observer | None = None, base: Samples | None = None, *, kept: bool = True) -> None:
+        self._inner, self._kept = inner, kept
         self._base = base
         """Where given, gaps to these are taken, and nothing is kept."""
         self.tensors: dict[int, Array] = {}
@@ -68,7 +68,7 @@ class Samples:
                 known = self._base.tensors.get(slot.tensor)
                 if known is not None and slot.tensor not in self.gaps:
                     self.gaps[slot.tensor] = _gap(known, sampled(slot.value))
-            elif slot.tensor not in self.tensors:
+            elif self._kept and slot.tensor not in self.tensors:
                 self.tensors[slot.tensor] = sampled(slot.value)
                 self.nbytes += 4 * math.prod(slot.value.shape)
         if self._inner is not None:
@@ -76,7 +76,8 @@ class Samples:
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         if self._base is None:
-            self.gradients[tensor] = sampled(gradient)
+            if self._kept:
+                self.gradients[tensor] = sampled(gradient)
         elif tensor in self._base.gradients:
             self.gradient_gaps[tensor] = _gap(self._base.gradients[tensor], sampled(gradient))
         if self._inner is not None:

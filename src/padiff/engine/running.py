@@ -58,7 +58,7 @@ class Running:
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._extra: dict[str, Any] = {}
         if sink is not None:
-            self._samples = Samples(sink)
+            self._samples = Samples(sink, kept=capture.calibrates)
             self._recorder = Recorder(self._live, gradients=self._adapter.grad_enabled(), observer=self._samples)
 
     @property
