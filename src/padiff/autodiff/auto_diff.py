@@ -50,6 +50,8 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         say("FAILED !!!")
         return False
     result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
+    if result.replayed:
+        say(f"{count(result.replayed, 'random draw')} of base_model replayed in raw_model (dropout, noise, samples)")
     explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned

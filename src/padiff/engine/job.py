@@ -35,5 +35,7 @@ class Job:
     weight_rules: Mapping[str, Rule] = field(default_factory=dict)
     """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
+    randomness: Literal["replay", "own"] = "replay"
+    """Whether raw is given what base drew, or both draw for themselves."""
     single_step: Literal["forward", "backward", "both"] | None = None
     """Whether every call of raw is fed what base's was fed, and which phases are compared then."""

@@ -8,13 +8,15 @@ from typing import Literal
 
 from padiff.align import CallPairing
 from padiff.capture.held import Held
-from padiff.capture.session import Session
+from padiff.capture.recorder import Observer
+from padiff.capture.session import Arguments, Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
+from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
@@ -47,7 +49,9 @@ class Step:
         *,
         twins: bool,
         drift: Mapping[str, float],
+        randomness: Randomness,
     ) -> None:
+        self.randomness = randomness
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
@@ -99,10 +103,10 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        for side, session in enumerate((base, raw)):
-            session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward)
-            if side == 0 and _shared(job.base, job.raw):
-                session.clear_gradients()
+        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        if _shared(job.base, job.raw):
+            base.clear_gradients()
+        self.randomness.run_raw(trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1))
         located = localise(
             job,
             self.plan,
@@ -140,6 +144,14 @@ class Step:
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
         return done, found if first is None else [explained_state(first, done, self.after)]
 
+    def _run(self, side: int, arguments: Arguments, observer: Observer | None = None) -> StepTrace:
+        session, job = (self.base, self.raw)[side], self.job
+        return session.run(self.step, arguments, loss_fn=job.losses[side], backward=job.backward, observer=observer)
+
+    def _forward(self, side: int) -> StepTrace:
+        session, job = (self.base, self.raw)[side], self.job
+        return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
+
     def _second_look(self, done: StepComparison) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
         job = self.job
@@ -165,10 +177,10 @@ class Step:
             return None
 
     def _side_by_side(self) -> StepComparison:
-        job, base, raw = self.job, self.base, self.raw
+        job, base = self.job, self.base
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
+        base_trace = self.randomness.run_base(lambda: self._run(0, base_arguments), lambda: self._forward(0))
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
@@ -191,7 +203,9 @@ class Step:
                 )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
+        raw_trace = self.randomness.run_raw(
+            base_trace.calls, lambda: self._run(1, raw_arguments, watcher), lambda: self._forward(1)
+        )
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]

@@ -14,9 +14,11 @@ import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers
+from padiff.frameworks import containers, paddle_draws
+from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_layers import LAYERS
+from padiff.frameworks.paddle_patches import replace
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
@@ -242,6 +244,9 @@ class PaddleAdapter:
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _reading(read)
 
+    def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
+        return paddle_draws.watching(dice, self.to_numpy, self.to_native)
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if tensor.stop_gradient:
             return None
@@ -313,6 +318,9 @@ class PaddleAdapter:
 
     def restore_random_state(self, state: Any) -> None:
         paddle.set_rng_state(state)
+
+    def random_key(self, state: Any) -> Any:
+        return [one.__getstate__() for one in state]
 
     def is_training(self, module: Any) -> bool:
         return bool(module.training)
@@ -452,14 +460,9 @@ def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
 def _patch() -> None:
     for name, op in list(vars(paddle._C_ops).items()):
         if name.endswith("_") and not name.startswith("_") and callable(op):
-            _replace(paddle._C_ops, name, op)
+            _patched.append(replace(paddle._C_ops, name, _reporting))
     for name in ("__setitem__", "set_value", "copy_"):
-        _replace(paddle.Tensor, name, getattr(paddle.Tensor, name))
-
-
-def _replace(owner: Any, name: str, op: Any) -> None:
-    setattr(owner, name, _reporting(op))
-    _patched.append(lambda: setattr(owner, name, op))
+        _patched.append(replace(paddle.Tensor, name, _reporting))
 
 
 @functools.cache
