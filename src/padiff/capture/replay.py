@@ -112,7 +112,7 @@ class Replay(Listener):
         if min(abs(chance - likely), abs(1 - chance - likely)) > 1e-4:
             own = self.draws[undecided.draw]
             raw = f"a mask of {list(own.value.shape)} that keeps {chance:.6g}"
-            gap = DrawGap("parameters", base.path, own.path, str(base), raw, masked=True)
+            gap = DrawGap("parameters", base.path, own.path, str(base), raw, True, (likely, chance))
             self._gaps.append((undecided.draw, gap))
 
     def _choose(self, own: Draw, drawn: Drawn) -> int | None:
@@ -231,4 +231,5 @@ def _gap(reason: str, base: Draw | None, own: Draw | None, there: str = "") -> D
         "" if base is None else str(base),
         "" if own is None else str(own),
         masked,
+        (None if base is None else base.keep, None if own is None else own.keep),
     )

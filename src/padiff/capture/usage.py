@@ -7,9 +7,11 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
+from padiff.capture.draws import Steady
 from padiff.capture.recorder import call_model
 from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Usage
 
@@ -73,6 +75,7 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
             stack.callback(handle.remove)
         stack.enter_context(adapter.watch_reads(on_read))
         stack.enter_context(adapter.no_grad())
+        stack.enter_context(watching_draws(adapter, Steady()))
         output = call_model(live.model, arguments.args, dict(arguments.kwargs))
         outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
     tied = {path for same in paths.values() if len(same) > 1 for path in same}

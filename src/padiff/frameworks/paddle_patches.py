@@ -20,7 +20,8 @@ class _Place:
         self.owner, self.name = owner, name
         self.original = getattr(owner, name)
         self.inherited = isinstance(owner, type) and name not in vars(owner)
-        self.wraps: list[Wrap] = []
+        self.wraps: dict[Wrap, int] = {}
+        """With how many want it; one that is wanted twice is put in once."""
         self.chain = self.original
         place = self
 
@@ -54,12 +55,16 @@ def replace(owner: Any, name: str, wrap: Wrap) -> Callable[[], None]:
         if place is None:
             place = _places[key] = _Place(owner, name)
             setattr(owner, name, place.stand_in)
-        place.wraps.append(wrap)
-        place.rebuild()
+        place.wraps[wrap] = place.wraps.get(wrap, 0) + 1
+        if place.wraps[wrap] == 1:
+            place.rebuild()
 
     def undo() -> None:
         with _lock:
-            place.wraps.remove(wrap)
+            place.wraps[wrap] -= 1
+            if place.wraps[wrap]:
+                return
+            del place.wraps[wrap]
             place.rebuild()
             if not place.wraps:
                 _places.pop(key, None)

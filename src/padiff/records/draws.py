@@ -38,9 +38,14 @@ class Draw(PlainData):
     chance: float | None = None
     """How likely a true is in ``event``, by that bound."""
 
+    @property
+    def keep(self) -> float | None:
+        """How much a mask keeps, where that is known."""
+        return self.parameters.get("keep", self.chance)
+
     def __str__(self) -> str:
         shape = list(self.value.shape)
-        keep = self.parameters.get("keep", self.chance)
+        keep = self.keep
         if keep is not None:
             return f"a mask of {shape} that keeps {keep:.6g}"
         told = ", ".join(f"{name} {value:.6g}" for name, value in self.parameters.items())
@@ -62,6 +67,8 @@ class DrawGap(PlainData):
     raw: str = ""
     masked: bool = False
     """Whether a mask is drawn, as dropout does."""
+    keeps: tuple[float | None, float | None] = (None, None)
+    """How much base's mask and raw's keep, where known."""
 
     def __str__(self) -> str:
         left, right = self.base_path or "(model)", self.raw_path or "(model)"
