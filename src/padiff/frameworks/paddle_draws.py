@@ -6,14 +6,14 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import paddle
 
 from padiff.frameworks.draws import Bound, Dice, Drawn
-from padiff.frameworks.paddle_patches import Wrap, replace
+from padiff.frameworks.paddle_patches import Patch, Wrap, replaced
 from padiff.frameworks.paddle_rnn import layer_by_layer, layers_of, masks_of
 from padiff.records import Array
 
@@ -86,9 +86,7 @@ def _listening() -> _Listening | None:
 def watching(dice: Dice, to_numpy: ToNumpy, to_native: ToNative) -> Iterator[None]:
     """Dice are per thread; the functions are replaced for the process, as long as anybody listens."""
     stack = _here.__dict__.setdefault("stack", [])
-    with ExitStack() as undo:
-        for owner, name, wrap in _places():
-            undo.callback(replace(owner, name, wrap))
+    with replaced(_patches()):
         stack.append(_Listening(dice, to_numpy, to_native))
         try:
             yield
@@ -97,7 +95,7 @@ def watching(dice: Dice, to_numpy: ToNumpy, to_native: ToNative) -> Iterator[Non
 
 
 @functools.cache
-def _places() -> tuple[tuple[Any, str, Wrap], ...]:
+def _patches() -> tuple[Patch, ...]:
     """Where the functions stand that draw, or hold numbers against a bound: some modules keep their own reference."""
     kernels = vars(paddle._C_ops)
     wraps = {name: _drawing(see) for name, see in _DRAWS.items() if name in kernels}
@@ -115,6 +113,7 @@ def _places() -> tuple[tuple[Any, str, Wrap], ...]:
 
 
 def _drawing(see: Callable[[_Listening, Op, tuple[Any, ...], dict[str, Any]], Any]) -> Wrap:
+    @functools.cache
     def wrap(op: Op) -> Op:
         @functools.wraps(op)
         def drawing(*args: Any, **kwargs: Any) -> Any:
@@ -129,6 +128,7 @@ def _drawing(see: Callable[[_Listening, Op, tuple[Any, ...], dict[str, Any]], An
 
 
 def _bounding(how: Bound) -> Wrap:
+    @functools.cache
     def wrap(op: Op) -> Op:
         @functools.wraps(op)
         def bounding(*args: Any, **kwargs: Any) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Makes a replacement that calls what it is given."""
+Wrap = Callable[[Any], Callable[..., Any]]
+"""Makes a replacement that calls what it is given. It must do no more than that where nobody listens."""
+Patch = tuple[Any, str, Wrap]
+"""Who has the function, its name, and what is made of it."""
 
-_lock = threading.RLock()
+_lock = threading.Lock()
 
 
 class _Place:
@@ -18,57 +20,59 @@ class _Place:
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
-        self.original = getattr(owner, name)
+        self.original: Any = None
+        self.standing: Any = None
+        """What stands there now."""
         self.inherited = isinstance(owner, type) and name not in vars(owner)
         self.wraps: dict[Wrap, int] = {}
         """With how many want it; one that is wanted twice is put in once."""
-        self.chain = self.original
-        place = self
 
-        @functools.wraps(self.original)
-        def standing_in(*args: Any, **kwargs: Any) -> Any:
-            return place.chain(*args, **kwargs)
+    def add(self, wrap: Wrap) -> None:
+        if not self.wraps:
+            self.original = getattr(self.owner, self.name)
+        self.wraps[wrap] = self.wraps.get(wrap, 0) + 1
+        if self.wraps[wrap] == 1:
+            self._set()
 
-        self.stand_in = standing_in
-
-    def put_back(self) -> None:
-        if self.inherited:
+    def remove(self, wrap: Wrap) -> None:
+        self.wraps[wrap] -= 1
+        if self.wraps[wrap]:
+            return
+        del self.wraps[wrap]
+        if getattr(self.owner, self.name) is not self.standing:
+            return  # somebody else has replaced it since, and will put back what is of no effect by now
+        if self.wraps:
+            self._set()
+        elif self.inherited:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, self.original)
 
-    def rebuild(self) -> None:
+    def _set(self) -> None:
         chain = self.original
         for wrap in self.wraps:
             chain = wrap(chain)
-        self.chain = chain
+        self.standing = chain
+        setattr(self.owner, self.name, chain)
 
 
 _places: dict[tuple[int, str], _Place] = {}
 
 
-def replace(owner: Any, name: str, wrap: Wrap) -> Callable[[], None]:
-    """Put a replacement in; returns what takes it out again, and puts back what was there if it was the last."""
+@contextmanager
+def replaced(patches: Sequence[Patch]) -> Iterator[None]:
+    """Inside, the functions are replaced; afterwards what was there is back, once nobody else wants otherwise."""
+    found = []
     with _lock:
-        key = (id(owner), name)
-        place = _places.get(key)
-        if place is None:
-            place = _places[key] = _Place(owner, name)
-            setattr(owner, name, place.stand_in)
-        place.wraps[wrap] = place.wraps.get(wrap, 0) + 1
-        if place.wraps[wrap] == 1:
-            place.rebuild()
-
-    def undo() -> None:
+        for owner, name, wrap in patches:
+            place = _places.get((id(owner), name))
+            if place is None:
+                place = _places[id(owner), name] = _Place(owner, name)
+            place.add(wrap)
+            found.append((place, wrap))
+    try:
+        yield
+    finally:
         with _lock:
-            place.wraps[wrap] -= 1
-            if place.wraps[wrap]:
-                return
-            del place.wraps[wrap]
-            place.rebuild()
-            if not place.wraps:
-                _places.pop(key, None)
-                if getattr(owner, name) is place.stand_in:  # somebody else's replacement comes off by itself
-                    place.put_back()
-
-    return undo
+            for place, wrap in reversed(found):
+                place.remove(wrap)
