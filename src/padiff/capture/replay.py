@@ -33,7 +33,7 @@ class Replay(Listener):
     """
 
     def __init__(self, base: Listener, partners: Partners, dividing: Iterable[int]) -> None:
-        """``dividing`` are base's calls that some call of this run will stand beside."""
+        """``dividing`` are base's calls that a call of this run will stand beside, beginning and ending with it."""
         super().__init__()
         self._base = base
         self._clocks = [draw.clock for draw in base.draws]
@@ -68,13 +68,16 @@ class Replay(Listener):
             self._beside[call.index] = beside
             for one in beside:
                 self._place.setdefault(one.index, call.path)
-            self._now = min(self._base.times[one.index][0] for one in beside)
+            self._now = min((self._base.times[i][0] for i in self._dividing_among(beside)), default=self._now)
 
     def left(self, call: Call) -> None:
         super().left(call)
         beside = self._beside.get(call.index)
         if beside:
-            self._now = max(self._base.times[one.index][1] for one in beside)
+            self._now = max((self._base.times[i][1] for i in self._dividing_among(beside)), default=self._now)
+
+    def _dividing_among(self, calls: Sequence[Call]) -> list[int]:
+        return [one.index for one in calls if one.index in self._dividing]
 
     # --- what is handed out
 

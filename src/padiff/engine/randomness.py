@@ -87,7 +87,14 @@ class Randomness:
         """Anew for each run: how often a module was called is counted."""
         job = self._job
         pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, calls, twins=self._twins)
-        dividing = [call.index for call in calls if pairing.held(call)]
+        nodes = job.base.tree.nodes
+        dividing = [
+            call.index
+            for call in calls
+            if pairing.held(call)
+            # Built differently, modules that hold others end elsewhere: before a dropout here, after it there.
+            and (pairing.alike or not nodes[call.node].children or nodes[call.node].atomic)
+        ]
         return Replay(self._log, partial(_partners, pairing), dividing)
 
 
