@@ -59,6 +59,34 @@ class PaddleSequence(paddle.nn.Layer):
         return self.head(self.cell(x)[0])
 
 
+class TorchSkips(torch.nn.Module):
+    """Layers that are left out by chance, a number decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = [torch.nn.Sequential(torch.nn.Linear(FEATURES, FEATURES), torch.nn.Dropout(0.2)) for _ in range(6)]
+        self.layers = torch.nn.ModuleList(made)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = x if torch.rand([]) < 0.4 else x + layer(x)
+        return x
+
+
+class PaddleSkips(paddle.nn.Layer):
+    """The same, read out before it is compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = [paddle.nn.Sequential(paddle.nn.Linear(FEATURES, FEATURES), paddle.nn.Dropout(0.2)) for _ in range(6)]
+        self.layers = paddle.nn.LayerList(made)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = x if paddle.rand([1]).item() < 0.4 else x + layer(x)
+        return x
+
+
 def _torch_encoder() -> Any:
     layer = torch.nn.TransformerEncoderLayer(FEATURES, 2, 16, dropout=0.2, batch_first=True)
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)

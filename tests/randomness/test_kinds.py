@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import paddle
 import pytest
+import torch
 
 import padiff
-from tests.randomness.layers import LAYERS
+from tests.randomness.layers import LAYERS, PaddleSkips, TorchSkips
 from tests.randomness.models import FEATURES, KINDS, adam, data, net
-from tests.twins import PAIRS, randomise
+from tests.twins import FRAMEWORKS, PAIRS, randomise
 
 
 @pytest.mark.parametrize(("base", "raw"), PAIRS)
@@ -41,3 +43,26 @@ def test_draws_are_replayed_in_every_step(kind: str, base: str, raw: str) -> Non
     assert result.aligned, str(result)
     assert len(result.steps) == 4
     assert result.replayed == 4
+
+
+@pytest.mark.parametrize("raw", FRAMEWORKS)
+def test_generators_of_the_models_own(raw: str) -> None:
+    own = torch.Generator().manual_seed(1)
+    base = net("torch", {"torch": lambda x: x + torch.randn(x.shape, generator=own)})
+    other = net(raw, {"torch": lambda x: x + torch.randn_like(x), "paddle": lambda x: x + paddle.randn(x.shape)})
+    result = padiff.compare(base, other, data(), steps=2, optimizers=(adam(base), adam(other)))
+    assert result.aligned, str(result)
+    assert result.replayed == 2
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_layers_left_out_by_chance(base: str, raw: str) -> None:
+    ways = {"torch": TorchSkips, "paddle": PaddleSkips}
+    models = ways[base](), ways[raw]()
+    for model in models:
+        randomise(model)
+        model.train()
+    result = padiff.compare(*models, data())
+    assert result.aligned, str(result)
+    assert result.notes == ()
+    assert result.replayed > 6

@@ -52,7 +52,7 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
     if result.replayed:
         say(f"{count(result.replayed, 'random draw')} of base_model replayed in raw_model (dropout, noise, samples)")
-    explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
+    explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 
@@ -102,6 +102,7 @@ def _say_options(options: Options) -> None:
 
 
 def _say_step(step: StepComparison) -> None:
+    """Said as soon as a step is done: a long run is read while it goes on."""
     say(f"================= Train Step {step.step} =================")
     outputs = [c for c in step.comparisons if c.role == "output" and c.phase == "forward" and c.raw_path == ""]
     numbers = [c.outcome.numbers.max_abs for c in outputs if c.outcome.numbers is not None]

@@ -63,6 +63,7 @@ class Session:
         self._calls: tuple[Call, ...] = ()
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
+        self._under_way: Recorder | None = None
 
     @contextmanager
     def prepared(self, *, training: bool) -> Iterator[None]:
@@ -95,11 +96,25 @@ class Session:
         else:
             recorder = Recorder(self.live, gradients=gradients, observer=observer, listener=listener)
         running = Step(self, step, arguments, loss_fn, gradients, recorder, listener)
+        self._under_way = recorder
         try:
             running.forward()
             return running.backward()
         finally:
+            self._under_way = None
             running.close()
+
+    def progress(self) -> tuple[int, int] | None:
+        """Calls that have ended in the run under way, and in the one before it; None where nothing runs. May be asked
+        from another thread."""
+        recorder = self._under_way
+        return None if recorder is None else (len(recorder.calls), len(self._calls))
+
+    def rewind(self) -> None:
+        """The step that ran last has not been, and runs anew."""
+        self._randomness = self._drawn_before
+        put_back(self.live, self._buffers_before)
+        self.clear_gradients()
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -114,6 +129,12 @@ class Session:
                 yield
             finally:
                 self._randomness, self._calls, self.drew = drawn, seen, drew
+
+    def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
+        """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
+        self.repeatable = True
+        self._drawn_before, self._buffers_before = drawn, buffers
+        self._randomness = random_state(self.live.adapter)
 
     @contextmanager
     def drawing(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Rules,
     Tolerance,
+    Usage,
 )
 from padiff.weights import FindSpecial
 from padiff.weights.rules import Rule
@@ -37,5 +38,7 @@ class Job:
     special: FindSpecial = find_special_init
     randomness: Literal["replay", "own"] = "replay"
     """Whether raw is given what base drew, or both draw for themselves."""
+    uses: tuple[Usage, Usage] | None = None
+    """In which order the models use their tensors, where that was seen already: nothing is run to find out then."""
     single_step: Literal["forward", "backward", "both"] | None = None
     """Whether every call of raw is fed what base's was fed, and which phases are compared then."""

@@ -75,6 +75,12 @@ class Randomness:
             self.replayed += raw.listener.replayed
         return trace
 
+    def begins_to_listen(self) -> bool:
+        """Whether base has not been listened to so far, and will be from now on."""
+        begins = self._replays and not self._draws["base"]
+        self._draws["base"] = self._replays
+        return begins
+
     def notes(self) -> list[str]:
         """What the user should know of it."""
         told = [gap for gap in self.gaps if gap.masked or gap.reason != "parameters"]

@@ -197,6 +197,9 @@ class Step:
             if self.noise is not None and differs_from_itself(
                 base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
             ):
+                if self.randomness.begins_to_listen():  # it may draw from a generator of its own
+                    base.rewind()
+                    return self._side_by_side()
                 self.doubts.append(
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"

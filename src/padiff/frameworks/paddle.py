@@ -17,6 +17,7 @@ import paddle
 from padiff.frameworks import containers, paddle_draws
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.paddle_patches import Patch, replaced
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
@@ -167,6 +168,9 @@ class PaddleAdapter:
         if isinstance(coefficient, (int, float)):
             found["weight_decay"] = coefficient
         return found
+
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
 
     # --- tensors
 

@@ -83,6 +83,11 @@ class Adapter(Protocol):
         """Plain settings of an optimizer under shared names (``lr``, ``weight_decay``, ``beta1``), and its kind."""
         ...
 
+    def environment(self, model: Any) -> dict[str, str]:
+        """Where and how the model runs, question to answer: ``version``, ``device``, ``threads``, and what decides
+        about precision. An adapter may leave it out."""
+        ...
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]: ...

@@ -22,6 +22,7 @@ from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import DrawWatch
+from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -107,6 +108,9 @@ class TorchAdapter:
         if betas is not None:
             found["beta1"], found["beta2"] = (float(beta) for beta in betas)
         return {"kind": type(optimizer).__name__} | found
+
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
 
     # --- tensors
 
