@@ -92,6 +92,10 @@ def _paddle_attention(p: float) -> Draw:
 
 KINDS: dict[str, dict[str, Draw]] = {
     "dropout": {"torch": lambda x: tf.dropout(x, 0.3), "paddle": lambda x: pf.dropout(x, 0.3)},
+    "fused dropout": {
+        "torch": lambda x: torch.native_dropout(x, 0.3, True)[0],
+        "paddle": lambda x: pf.dropout(x, 0.3),
+    },
     "dropout without scaling": {
         "torch": lambda x: x * torch.bernoulli(torch.full_like(x, 0.7)),
         "paddle": lambda x: pf.dropout(x, 0.3, mode="downscale_in_infer"),

@@ -111,7 +111,7 @@ def _partners(pairing: CallPairing, call: Call) -> Sequence[Call]:
 def looks_random(live: LiveTree) -> bool:
     """Whether some module is there to drop something, and trains: a guess that saves a run."""
     return any(
-        live.adapter.is_training(module) and any(_share(getattr(module, name, None)) for name in SHARES)
+        live.adapter.is_training(module) and any(_share(vars(module).get(name)) for name in SHARES)
         for module in live.modules
     )
 

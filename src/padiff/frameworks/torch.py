@@ -21,7 +21,7 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
-from padiff.frameworks.torch_draws import DrawWatch
+from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
@@ -198,7 +198,7 @@ class TorchAdapter:
         return _ReadWatch(read)
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
-        return DrawWatch(dice, self.to_numpy, self.to_native)
+        return watching(dice, self.to_numpy, self.to_native)
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if not tensor.requires_grad:

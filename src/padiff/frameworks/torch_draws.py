@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from padiff.frameworks.draws import Bound, Dice, Drawn
@@ -100,6 +102,16 @@ class DrawWatch(TorchDispatchMode):
 
     def _write(self, tensor: Any, value: Array) -> None:
         tensor.copy_(self._to_native(np.ascontiguousarray(value)).reshape(tensor.shape))
+
+
+@contextmanager
+def watching(dice: Dice, to_numpy: ToNumpy, to_native: ToNative) -> Iterator[None]:
+    """Inside, dice hear of every draw of this thread. On a GPU attention runs unfused, or its dropout is not seen."""
+    with ExitStack() as stack:
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(DrawWatch(dice, to_numpy, to_native))
+        yield
 
 
 _sorts: dict[Any, Literal["draw", "bound"] | None] = {}  # a cache keyed by the framework's own functions
