@@ -65,6 +65,7 @@ def compare(
         raw=raw_live,
         arguments=fresh_arguments(base_live, raw_live, *one_or_two(inputs, base_live, raw_live)),
         losses=pair_of_losses(loss),
+        projected=True,
         optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
         steps=check_steps(steps),
         backward=phase == "both",

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from padiff.api import rules_of, with_width
 from padiff.compare.tolerance import as_tolerance
+from padiff.engine.alongside import Alongside
 from padiff.engine.apart import Apart
 from padiff.engine.capturing import Capture
 from padiff.engine.folders import compare_folders
 from padiff.engine.result import Result
 from padiff.engine.selecting import wanted_nodes, wanted_steps
+from padiff.engine.stored import stored_tree
 from padiff.errors import ArgumentError, NotAvailableError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
@@ -32,7 +34,12 @@ def capture(
     level: Literal["module", "op"] = "module",
     kind: Kind = "full",
     overwrite: bool = False,
-    calibrate: bool = True,
+    calibrate: bool | None = None,
+    base: str | Path | None = None,
+    weights: Literal["copy", "keep"] | None = None,
+    inputs: Literal["copy", "keep"] | None = None,
+    sync: bool = False,
+    rules: Mapping[str, Any] | None = None,
 ) -> Capture:
     """Record what ``model`` does inside the block into the dump ``to``, whoever runs it::
 
@@ -48,6 +55,11 @@ def capture(
     two are equal bit by bit. ``calibrate`` runs dumped steps once more, shaken, so that a comparison knows what is
     rounding; False never runs the model but when you do.
 
+    With ``base``, the dump of another run, this one goes along with it: the model is filled with base's weights and
+    called with base's inputs, unless ``weights`` or ``inputs`` is ``"keep"``, and ``sync=True`` feeds every module what
+    base's was fed, so that each is judged by itself. ``rules`` are those of ``compare``. The steps are base's then,
+    unless said otherwise.
+
     The dump is there when the block ends, whole. Where the block raises, there is none.
     """
     if level not in ("module", "op"):
@@ -55,6 +67,9 @@ def capture(
     if level == "op":
         raise NotAvailableError('capture(level="op") is not in this version yet', "dumps hold calls of modules today")
     live = module_tree(adapter_of_model(model, "model"), model)
+    along = _alongside(live, base, weights, inputs, sync, rules)
+    if along is not None and steps is None and every == 1:
+        steps = sorted(along.steps)
     return Capture(
         live,
         to,
@@ -63,8 +78,27 @@ def capture(
         only=wanted_nodes(only, live.tree),
         kind=kind,
         overwrite=overwrite,
-        calibrate=calibrate,
+        calibrate=along is None if calibrate is None else calibrate,
+        alongside=along,
     )
+
+
+def _alongside(live: LiveTree, base: Any, weights: Any, inputs: Any, sync: bool, rules: Any) -> Alongside | None:
+    for name, value in (("weights", weights), ("inputs", inputs)):
+        if value not in (None, "copy", "keep"):
+            raise ArgumentError(f"{name} is {value!r}, expected 'copy' or 'keep'")
+        if value == "copy" and base is None:
+            raise ArgumentError(f'{name} is "copy", but base is None: there is nothing to copy from', 'base="run_a"')
+    if base is None:
+        if sync or rules is not None:
+            raise ArgumentError(f"{'sync' if sync else 'rules'} is given, but base is None", 'base="run_a"')
+        return None
+    dump = Dump.open(base)
+    stored = stored_tree(dump)
+    tolerance = with_width(Tolerance(mode="auto"), stored, live)
+    found = rules_of(rules, stored, live)
+    copied = weights != "keep", inputs != "keep"
+    return Alongside(dump, live, tolerance, found, weights=copied[0], inputs=copied[1], sync=sync)
 
 
 def load(path: str | Path) -> Dump:

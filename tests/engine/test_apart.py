@@ -39,11 +39,14 @@ def dump(model: Any, to: Path, optimizer: Any = None, steps: int = 1, seed: int 
     return to
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(padiff.__file__).parents[1])}
+
+
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """Another process, with nothing of this one's but padiff."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(padiff.__file__).parents[1])}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
 
 
 @pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
@@ -85,6 +88,24 @@ def test_an_optimizer_is_named_with_its_cause(what: str, tmp_path: Path) -> None
     assert "optimizer" in found.note
     names = {"lr": "lr", "weight decay": "weight_decay", "eps": "eps"}
     assert names[what] in [name for name, _, _ in found.settings]
+
+
+def test_the_report_tells_where_and_how_both_ran(tmp_path: Path) -> None:
+    base, raw = twins("torch", "paddle")
+    raw.blocks[1].norm._epsilon = 1e-3
+    report = padiff.compare_dumps(dump(base, tmp_path / "a"), dump(raw, tmp_path / "b")).report()
+    assert (report.base.version, report.raw.version) == (torch.__version__, paddle.__version__)
+    for side in (report.base, report.raw):
+        assert {name: side.environment[name] for name in ("device", "parameters")} == {
+            "device": "cpu",
+            "parameters": "float32",
+        }
+    norms = [
+        one.settings["eps"] for side in (report.base, report.raw) for one in side.modules if one.kind == "LayerNorm"
+    ]
+    assert norms.count(1e-3) == 1 and set(norms) == {1e-5, 1e-3}
+    differing = [one for one in report.comparisons if not one.agrees]
+    assert differing and all(one.picture is not None for one in differing)
 
 
 def test_causes_are_told_from_what_was_written(tmp_path: Path) -> None:

@@ -292,6 +292,14 @@ class Recorder:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""
         return value.live() if isinstance(value, Held) else None
 
+    def part_with(self, call: Call) -> None:
+        """Copy what a call was given and returned: it goes back to somebody who may write into it unseen."""
+        theirs = {id(slot.value): slot.value for slot in (*call.inputs, *call.outputs)}
+        for key, (_, held) in list(self._known.items()):
+            if id(held) in theirs:
+                del self._known[key]
+                held.secure()
+
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
         self._leave_alone()

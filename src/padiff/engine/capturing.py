@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.statistics import RunningStatistics
+from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
-from padiff.engine.running import Given, Make, Running
+from padiff.engine.running import Running
 from padiff.frameworks.tree import LiveTree
 from padiff.store import Kind
 
@@ -38,8 +39,7 @@ class Capture:
         overwrite: bool = False,
         calibrate: bool = True,
         extra: Mapping[str, Any] | None = None,
-        made_for: Make | None = None,
-        given: Given | None = None,
+        alongside: Alongside | None = None,
     ) -> None:
         rank, ranks = ranks_here()
         self.path = Path(to) if ranks == 1 else Path(to) / f"rank_{rank}"
@@ -54,8 +54,10 @@ class Capture:
         self.holds = self.calibrates and kind == "full"
         """Whether the borders of calls are looked at, too."""
         self._wanted, self._kind, self._overwrite, self._extra = wanted, kind, overwrite, dict(extra or {})
-        self.made_for, self.given = made_for, given
-        """What records a step, and what the model is given in it, where a base has a say in that."""
+        if alongside is not None:
+            self._extra |= alongside.extra
+        self.alongside = alongside
+        """What a base has to say: what the model is given, and what records it."""
         self._stack = ExitStack()
         self._writer: TraceWriter | None = None
         self._running: Running | None = None
@@ -77,6 +79,8 @@ class Capture:
             self.live, self.path, kind=self._kind, overwrite=self._overwrite, only=self.only, extra=extra
         )
         try:
+            if self.alongside is not None:
+                self.alongside.start()
             adapter = self.live.adapter
             for handle in adapter.attach([self.live.model], self._enter, self._leave, self._fail):
                 self._stack.callback(handle.remove)

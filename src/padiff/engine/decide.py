@@ -16,6 +16,7 @@ from padiff.capture.returned import returned
 from padiff.capture.session import Arguments
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.outputs import Named, paired_outputs
+from padiff.engine.stored import StoredTree, stored_returned
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
 from padiff.weights import apply_plan, build
@@ -91,7 +92,10 @@ class _Trial:
         places = {choice.place for choice in plan.choices}
         self._watched = (tuple({one for one, _ in places}), tuple({other for _, other in places}))
         self._left = _MOST_RUNS
-        self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
+        if isinstance(base, StoredTree):  # it ran elsewhere, and what it returned is known
+            self._expected, self._expected_at = stored_returned(base, self._watched[0])
+        else:
+            self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
 
     def of_outputs(self, chosen: Sequence[int]) -> Score:
         outputs, _ = self._run(chosen)

@@ -22,12 +22,13 @@ class Drift:
         self._base, self._noise = base, noise
         adapter = base.live.adapter
         self._before: dict[str, Array] = {}
-        self._gradients: dict[str, Array] = {}
+        self.gradients: dict[str, Array] = {}
+        """Base's, as they were."""
         for path, parameter in base.live.parameters().items():
             gradient = adapter.gradient(parameter)
             if gradient is not None and path in noise.parameters:
                 self._before[path] = np.array(adapter.to_numpy(parameter))
-                self._gradients[path] = np.array(adapter.to_numpy(gradient))
+                self.gradients[path] = np.array(adapter.to_numpy(gradient))
 
     def noise(self, earlier: Mapping[str, float], uncertain: float = 1.0) -> dict[str, float]:
         """The root mean square deviation of every parameter after the step; ``earlier`` is what it was before.
@@ -40,7 +41,7 @@ class Drift:
             if path in self._before:
                 moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
                 unsure = uncertain * self._noise.parameters[path]
-                found[path] = uncertain_part(moved, self._gradients[path], unsure) + earlier.get(path, 0.0)
+                found[path] = uncertain_part(moved, self.gradients[path], unsure) + earlier.get(path, 0.0)
         return found
 
 

@@ -28,6 +28,8 @@ class Job:
     raw: LiveTree
     arguments: Fresh
     losses: tuple[Loss, Loss] = (None, None)
+    projected: bool = False
+    """Whether the loss, where none is given, is a projection of the outputs; otherwise it is their mean."""
     optimizers: tuple[Any, Any] | None = None
     steps: int = 1
     backward: bool = True

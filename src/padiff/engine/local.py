@@ -22,6 +22,7 @@ from padiff.compare.layouts import compare_arranged
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
 from padiff.engine.gallery import Gallery
+from padiff.engine.saturation import Saturation
 from padiff.records import (
     Array,
     Call,
@@ -85,6 +86,7 @@ class LocalRun:
         self._gallery = gallery
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
         self._backward = backward
+        self._saturation = Saturation(reference.trace, reference.contributions, reference.arrivals)
         self._look = look
         """Told of everything before it is compared: phase, role, raw's call, name, raw's value."""
         self._change = change
@@ -266,6 +268,9 @@ class LocalRun:
         outcome, arranged = compare_arranged(
             expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
+        if phase == "backward" and self._saturation.explains(role, base, outcome):
+            message = f"{outcome.message}; rounding of a gradient that hardly gets through"
+            outcome = replace(outcome, verdict="rounding", reason=None, message=message)
         if self._gallery is not None and not outcome.agrees:
             self._gallery.see(phase, outcome, expected, found)
         comparison = self._comparison(phase, role, base, call, one, other, outcome)

@@ -9,8 +9,11 @@ from dataclasses import replace
 from padiff.align import pair_modules
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
+from padiff.engine.dumping import TraceWriter
 from padiff.engine.job import Job
+from padiff.engine.keeping import Keeper, Keeping
 from padiff.engine.matching import Matching, alike
+from padiff.engine.projection import Projection
 from padiff.engine.randomness import Randomness
 from padiff.engine.result import Result
 from padiff.engine.step import Step
@@ -34,10 +37,12 @@ def run_job(
     copied: bool,
     on_step: Callable[[StepComparison], None] | None = None,
     watch: Callable[[Look], None] | None = None,
+    dumps: tuple[TraceWriter | None, TraceWriter | None] = (None, None),
 ) -> Result:
     """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now.
 
-    ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come.
+    ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come; ``dumps``
+    are told what base and raw do.
     """
     plan = matching.plan
     rules = replace(job.rules, alike=alike(job))
@@ -46,6 +51,9 @@ def run_job(
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
     base.loss_outputs, raw.loss_outputs = matching.outputs
+    if Projection.possible(job):
+        probe = Projection(job)
+        base.probe, raw.probe = probe.of_base, probe.of_raw
     if watch is not None:
         watch(lambda: _under_way(base, raw))
     steps: list[StepComparison] = []
@@ -55,6 +63,7 @@ def run_job(
     after = AfterStep(job, plan, base)
     randomness = Randomness(job, modules, base, raw, twins=matching.anchors is None)
     drift: Mapping[str, float] = {}
+    keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
@@ -69,6 +78,7 @@ def run_job(
                 after,
                 twins=matching.anchors is None,
                 drift=drift,
+                keeping=keeping,
                 randomness=randomness,
             )
             done, found = one.run()

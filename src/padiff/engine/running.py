@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from padiff.capture.held import Held
-from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.recorder import Recorder
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
 from padiff.engine.drift import UNCERTAIN, uncertain_part
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from padiff.engine.capturing import Capture
 
 T = TypeVar("T")
-Given = Callable[[int, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
-"""Step and arguments to other arguments, or None."""
-Make = Callable[[int, StepSink, Observer], Recorder | None]
-"""Step, where it is written, who is told: a recorder of its own kind, or None for the usual one."""
 
 
 class Running:
@@ -62,10 +58,7 @@ class Running:
         self._extra: dict[str, Any] = {}
         if sink is not None:
             self._samples = Samples(sink)
-            made = None if capture.made_for is None else capture.made_for(number, sink, self._samples)
-            gradients = self._adapter.grad_enabled()
-            self._recorder = made or Recorder(self._live, gradients=gradients, observer=self._samples)
-            self._follow_statistics()
+            self._recorder = Recorder(self._live, gradients=self._adapter.grad_enabled(), observer=self._samples)
 
     @property
     def over(self) -> bool:
@@ -79,12 +72,17 @@ class Running:
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._calls += 1
         given = None
-        if self._calls == 1 and self._capture.given is not None:
-            given = self._capture.given(self.number, args, kwargs)
+        alongside = self._capture.alongside
+        if self._calls == 1 and alongside is not None:
+            with self._capture.alone():
+                given = alongside.given(self.number, args, kwargs)
             args, kwargs = given or (args, kwargs)
         if self.sink is None:
             return given
         if self._calls == 1:
+            if alongside is not None:
+                self._recorder = alongside.recorder(self.number, self._samples) or self._recorder
+            self._follow_statistics()
             self._before_first(args, kwargs)
         changed = self._recorder.begin(args, kwargs)
         if self._calls == 1:
@@ -224,8 +222,12 @@ class Running:
             local=self._local,
             fed=self._fed,
             usage=None if self._uses is None else self._uses.usage(),
-            extra={**self._extra, "calls_of_the_model": self._calls},
+            extra={**self._extra, **self._from_base(sink), "calls_of_the_model": self._calls},
         )
+
+    def _from_base(self, sink: StepSink) -> dict[str, Any]:
+        alongside = self._capture.alongside
+        return {} if alongside is None else alongside.ending(self.number, sink)
 
     def _rehearse(self) -> None:
         """Run the step again, shaken, while its weights are at hand."""

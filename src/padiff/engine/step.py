@@ -15,6 +15,7 @@ from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
+from padiff.engine.keeping import Keeping
 from padiff.engine.localise import Located, localise
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, wants_second_look
@@ -49,9 +50,10 @@ class Step:
         *,
         twins: bool,
         drift: Mapping[str, float],
+        keeping: Keeping,
         randomness: Randomness,
     ) -> None:
-        self.randomness = randomness
+        self.keeping, self.randomness = keeping, randomness
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
@@ -88,10 +90,15 @@ class Step:
                 allowed = drift.noise(self.drift, UNCERTAIN)
                 state = State(job, self.plan, self.step, replace(self.noise, weights=allowed))
                 self.drift = drift.noise(self.drift)
-            found += state.tensors("weight", "parameter", base.weights(), raw.weights())
+            weights = state.tensors("weight", "parameter", base.weights(), raw.weights())
+            found += weights
+            if drift is not None and self.noise is not None and all(one.agrees for one in weights):
+                found += self.after.moments.compare(self.step, self.noise, drift.gradients, done.comparisons)
         buffers = base.buffers(), raw.buffers()
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
+        self.keeping.base.end(base, buffers[0])
+        self.keeping.raw.end(raw, buffers[1])
         base.clear_gradients()
         raw.clear_gradients()
         done = replace(done, comparisons=tuple(found))
@@ -104,9 +111,13 @@ class Step:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
         trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        self.keeping.base.ran(trace)
         if _shared(job.base, job.raw):
             base.clear_gradients()
-        self.randomness.run_raw(trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1))
+        found_trace = self.randomness.run_raw(
+            trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1)
+        )
+        self.keeping.raw.ran(found_trace)
         located = localise(
             job,
             self.plan,
@@ -129,6 +140,8 @@ class Step:
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
+        self.keeping.base.end(base)
+        self.keeping.raw.end(raw)
         base.clear_gradients()
         raw.clear_gradients()
         scenes = located.scenes
@@ -206,9 +219,12 @@ class Step:
                 )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        self.keeping.base.ran(base_trace)
+        told = self.keeping.raw.beside(self.step, watcher)
         raw_trace = self.randomness.run_raw(
-            base_trace.calls, lambda: self._run(1, raw_arguments, watcher), lambda: self._forward(1)
+            base_trace.calls, lambda: self._run(1, raw_arguments, told), lambda: self._forward(1)
         )
+        self.keeping.raw.ran(raw_trace)
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -158,7 +158,17 @@ def _stored_tree(dump: Dump) -> StoredTree:
                 found[node.parent].children.append((node.name, known))
         found.append(known)
     adapter: Any = StoredAdapter(tree.framework)
+    nodes = tuple(replace(node, settings=module.settings) for node, module in zip(tree.nodes, found, strict=True))
+    tree = replace(tree, nodes=nodes, environment=_environment(dump))
     return StoredTree(adapter, found[0], tree, tuple(found), dump=dump, specs=_specs(dump))
+
+
+def _environment(dump: Dump) -> dict[str, str]:
+    """Where the dump's model ran, which need not be where it is compared."""
+    facts = {"version": dump.facts.framework_version, "device": dump.facts.device}
+    kept = strict.table(dump.extra.get("environment", {}), "environment")
+    told = {name: strict.text(text, name) for name, text in kept.items()}
+    return {name: text for name, text in facts.items() if text != "unknown"} | told
 
 
 def state_before(step: StepDump) -> dict[str, Value]:
@@ -218,9 +228,33 @@ def stored_usage(step: StepDump) -> Usage:
     return Usage(dict(rows["tensors"]), calls, made, ready, times, root_outputs(step))
 
 
+def root_call(step: StepDump) -> Call | None:
+    """The first call of the model itself."""
+    return min((call for call in step.calls if call.parent < 0), key=lambda call: call.index, default=None)
+
+
+def stored_returned(live: StoredTree, places: Sequence[str]) -> tuple[list[tuple[str, Array]], dict[str, Array]]:
+    """What a model, and the modules around some places, returned in the dump's first step."""
+    assert live.dump is not None
+    step = live.dump.steps[0]
+    made: dict[str, Array] = {}
+    for call in step.calls:
+        floating = [slot.value for slot in call.outputs if slot.value.dtype.startswith(("float", "bfloat"))]
+        if floating and call.path not in made:
+            made[call.path] = floating[0].numpy()
+    found: dict[str, Array] = {}
+    for place in places:
+        inner = place
+        while inner and inner not in made:
+            inner = inner.rpartition(".")[0]
+        if inner:
+            found[place] = made[inner]
+    return list(root_outputs(step)), found
+
+
 def root_outputs(step: StepDump) -> tuple[tuple[str, Array], ...]:
     """The floating tensors that the model returned in its first call."""
-    root = min((call for call in step.calls if call.parent < 0), key=lambda call: call.index, default=None)
+    root = root_call(step)
     slots = {slot.tensor: slot for slot in reversed(() if root is None else root.outputs)}
     return tuple(
         (slot.name, slot.value.numpy())

@@ -172,6 +172,19 @@ class PaddleAdapter:
     def environment(self, model: Any) -> dict[str, str]:
         return environment(model, self.dtype)
 
+    def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        names = ["moment1", "moment2"]
+        if isinstance(optimizer, paddle.optimizer.Momentum):
+            names.append("velocity")
+        found: dict[str, dict[str, Any]] = {}
+        for name in names:
+            held = getattr(optimizer, "_accumulators", {}).get(name, {})
+            for path, parameter in parameters.items():
+                moment = held.get(parameter.name)
+                if moment is not None and moment.shape == parameter.shape:
+                    found.setdefault(name, {})[path] = moment
+        return found
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
@@ -297,6 +310,13 @@ class PaddleAdapter:
         parts = [output.mean() * (int(output.size) / total) for output in outputs if int(output.size)]
         return functools.reduce(lambda a, b: a + b, parts)
 
+    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+        terms = []
+        for output, direction in outputs:
+            wide = output if output.dtype == paddle.float64 else output.astype("float32")
+            terms.append((wide * _from_numpy(np.array(direction)).to(output.place).astype(wide.dtype)).sum())
+        return functools.reduce(lambda a, b: a + b, terms)
+
     def backward(self, loss: Any) -> None:
         loss.backward()
 
@@ -314,6 +334,10 @@ class PaddleAdapter:
         for tensor in model.parameters():
             return tensor.place
         return paddle.get_device()
+
+    def ranks(self) -> tuple[int, int] | None:
+        distributed = paddle.distributed
+        return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else None
 
     # --- leaving things as they were
 

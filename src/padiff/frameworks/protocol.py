@@ -195,6 +195,10 @@ class Adapter(Protocol):
 
     def device_of(self, model: Any) -> Any: ...
 
+    def ranks(self) -> tuple[int, int] | None:
+        """Which of how many processes this is, where they run together; an adapter may leave this out."""
+        ...
+
     # --- leaving things as they were
 
     def random_state(self) -> Any: ...

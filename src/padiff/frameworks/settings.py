@@ -147,6 +147,14 @@ def optimizer_settings_of(adapter: Adapter, optimizer: Any) -> dict[str, Any]:
     return found
 
 
+def optimizer_moments_of(adapter: Adapter, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What an optimizer remembers of each parameter: ``moment1`` and ``moment2``, running means of gradients and of
+    their squares, and ``velocity``, what momentum adds up. By name and path; nothing where the adapter cannot tell."""
+    own = getattr(adapter, "optimizer_moments", None)
+    found: dict[str, dict[str, Any]] = own(optimizer, parameters) if own is not None else {}
+    return found
+
+
 def read_settings(adapter: Adapter, module: Any, conventions: Conventions = PLAIN) -> dict[str, Any]:
     """Plain settings of a module under the names all frameworks share, and whether it is in training mode."""
     found: dict[str, Any] = {}
