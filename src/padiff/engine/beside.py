@@ -79,13 +79,13 @@ class Other:
 
     def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
         self._pairing, self._tree = pairing, base_tree
-        self._partners = Partners(pairing, base_tree, tolerance, _same)
+        self._partners = Partners(pairing, base_tree, tolerance)
 
     def at_start(self, call: Call) -> Call | None:
         return self._pairing.base_call(call)
 
     def at_end(self, call: Call) -> Call | None:
-        return self._partners.of(call)
+        return self._partners.of(call, _same)
 
     def forgiven(self, call: Call) -> int | None:
         found = self._partners.finishes(call)

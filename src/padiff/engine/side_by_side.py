@@ -66,7 +66,7 @@ class SideBySide:
         """Both models call the same leaves: what differs in the small is a difference."""
         self._twins = twins
         """Both models name their tensors alike."""
-        self._partners = Partners(pairing, base_tree, tolerance, self._same)
+        self._partners = Partners(pairing, base_tree, tolerance)
         self._lone_outputs: list[tuple[str, Comparison]] = []
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
@@ -100,7 +100,7 @@ class SideBySide:
         finished = self._partners.finishes(call)
         if finished is not None:
             self._drop_outputs({finished.index})
-        base = self._partners.of(call)
+        base = self._partners.of(call, self._same)
         if base is None:
             return
         self._pairs.append((base, call))
