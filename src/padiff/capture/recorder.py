@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,6 +63,8 @@ class Recorder:
     ) -> None:
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
+        self.made: Callable[[int, Held], None] | None = None
+        """Told of every gradient that was put there."""
         self._live = live
         self._adapter: Adapter = live.adapter
         self._node_of = live.node_of()
@@ -186,6 +188,8 @@ class Recorder:
             self._observer.on_gradient(number, held)
         else:
             self.gradients[number] = held
+            if self.made is not None:
+                self.made(number, held)
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""

@@ -77,6 +77,25 @@ class Session:
         """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
 
         A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded as well."""
+        with self.begun(
+            step, arguments, loss_fn=loss_fn, backward=backward, observer=observer, feeder=feeder, hooks=hooks
+        ) as running:
+            running.forward()
+            return running.backward()
+
+    @contextmanager
+    def begun(
+        self,
+        step: int,
+        arguments: Arguments,
+        *,
+        loss_fn: Loss,
+        backward: bool,
+        observer: Observer | None = None,
+        feeder: Feeder | None = None,
+        hooks: bool = True,
+    ) -> Iterator[Step]:
+        """The same in two parts, for who has something else to do in between."""
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
@@ -86,8 +105,7 @@ class Session:
             recorder = Recorder(self.live, gradients=gradients, observer=observer)
         running = Step(self, step, arguments, loss_fn, gradients, recorder)
         try:
-            running.forward()
-            return running.backward()
+            yield running
         finally:
             running.close()
 
@@ -172,20 +190,21 @@ class Step:
     ) -> None:
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
-        self._recorder = recorder
+        self.recorder = recorder
         self._loss: Any = None
         self._trace: StepTrace | None = None
 
-    def forward(self) -> None:
-        """Run the model and its loss."""
+    def forward(self) -> StepTrace:
+        """Run the model and its loss; gradients are added to what is returned as backward makes them."""
         session, adapter = self._session, self._session.live.adapter
-        with spared_collector(), session.drawing(), self._recorder.attached(session.nodes):
+        with spared_collector(), session.drawing(), self.recorder.attached(session.nodes):
             output = self._call()
             self._loss = self._loss_of(output)
         held = None if self._loss is None else Held(adapter, self._loss)
-        calls = tuple(self._recorder.calls)
+        calls = tuple(self.recorder.calls)
         session.saw(calls)
-        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {})
+        self._trace = StepTrace(self._step, calls, self.recorder.gradients, held, {})
+        return self._trace
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""
@@ -199,7 +218,7 @@ class Step:
             with (
                 spared_collector(),
                 self._session.explained(self._step, "in backward"),
-                self._recorder.taking_gradients(),
+                self.recorder.taking_gradients(),
             ):
                 adapter.backward(loss)
         found: dict[str, Value | None] = {}
@@ -210,7 +229,7 @@ class Step:
 
     def close(self) -> None:
         self._loss = None
-        self._recorder.close()
+        self.recorder.close()
         if self._trace is not None and isinstance(self._trace.loss, Held):
             self._trace.loss.detach()
 
@@ -218,7 +237,7 @@ class Step:
         try:
             return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
         except Exception as error:
-            path = self._recorder.raised_in()
+            path = self.recorder.raised_in()
             where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
             _note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
             raise

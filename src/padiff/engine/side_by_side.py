@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -70,6 +70,8 @@ class SideBySide:
         self._lone_outputs: list[tuple[str, Comparison]] = []
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
+        self.wait_for: Callable[[Collection[int], Collection[int]], None] | None = None
+        """Where both backward passes run side by side: has base's run until it made the gradients asked for."""
         self._gradient_scale = 0.0
         self._queue: list[tuple[tuple[int, int], tuple[Array, Array] | None, Role, Call, Call, Slot, Slot]] = []
         self._gradient_queue: list[tuple[Place, Value, Value]] = []
@@ -166,6 +168,8 @@ class SideBySide:
         place = self._places.get(tensor)
         if place is None:
             return
+        if self.wait_for is not None and place.tracked:
+            self.wait_for(self._pairing.parts.get(place.base, (place.base,)), self._base.gradients)
         expected = self._base_gradient(place.base)
         if expected is not None:
             if not gradient.overwritten and not expected.overwritten:

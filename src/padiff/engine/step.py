@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
@@ -15,6 +16,7 @@ from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apar
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.localise import Located, localise
+from padiff.engine.lockstep import Lockstep
 from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
@@ -166,6 +168,8 @@ class Step:
 
     def _side_by_side(self) -> StepComparison:
         job, base, raw = self.job, self.base, self.raw
+        if self._may_run_in_turns():
+            return self._in_lockstep()
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
         base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
@@ -189,9 +193,41 @@ class Step:
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"
                 )
-        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
-        watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        watcher = self._watcher(base_trace)
         raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
+        return self._finished(watcher, base_trace, raw_trace)
+
+    def _in_lockstep(self) -> StepComparison:
+        """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway."""
+        job, base, raw = self.job, self.base, self.raw
+        base_arguments, raw_arguments = job.arguments()
+        turns = Lockstep()
+        with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
+            first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
+            watcher = self._watcher(first.forward())
+            with raw.begun(self.step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=watcher) as second:
+                second.forward()
+                watcher.wait_for = turns.wait_for
+                traces = turns.run(first.backward, second.backward)
+        return self._finished(watcher, *traces)
+
+    def _may_run_in_turns(self) -> bool:
+        """Nobody asks for base's tensors before raw runs, and no parameter takes the gradients of both."""
+        job = self.job
+        return (
+            job.backward
+            and job.tolerance.mode != "auto"
+            and all(live.adapter.may_pause(live.model) for live in (job.base, job.raw))
+            and not _shared(job.base, job.raw)
+        )
+
+    def _watcher(self, base: StepTrace) -> SideBySide:
+        job = self.job
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
+        return SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+
+    def _finished(self, watcher: SideBySide, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
+        job = self.job
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]

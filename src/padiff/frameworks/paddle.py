@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -249,7 +250,7 @@ class PaddleAdapter:
         def hook(gradient: Any) -> None:
             callback(gradient.detach())
 
-        return _GradientHandle(tensor.register_hook(hook))
+        return _GradientHandle(tensor, tensor.register_hook(hook)._hook_id)
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
@@ -290,6 +291,11 @@ class PaddleAdapter:
 
     def backward(self, loss: Any) -> None:
         loss.backward()
+
+    def may_pause(self, model: Any) -> bool:
+        tracer = paddle.base.framework._dygraph_tracer()
+        plain = tracer is not None and tracer._amp_level == paddle.base.core.AmpLevel.O0
+        return plain and all(parameter.place.is_cpu_place() for parameter in model.parameters())
 
     def gradient(self, parameter: Any) -> Any | None:
         return parameter.grad
@@ -353,15 +359,18 @@ class _Substitute(paddle.autograd.PyLayer):
 
 
 class _GradientHandle:
-    """Takes a gradient hook off without a word: paddle 3.3 warns when an in-place op has moved the hook away."""
+    """Takes a gradient hook off without a word, and keeps no tensor alive until then.
 
-    def __init__(self, helper: Any) -> None:
-        self._helper = helper
+    paddle 3.3's own handle holds the tensor, and warns when an in-place op has moved the hook away.
+    """
+
+    def __init__(self, tensor: Any, hook: int) -> None:
+        self._tensor, self._hook = weakref.ref(tensor), hook
 
     def remove(self) -> None:
-        tensor = self._helper._tensor
+        tensor = self._tensor()
         if tensor is not None:
-            tensor._remove_grad_hook(self._helper._hook_id)
+            tensor._remove_grad_hook(self._hook)
 
 
 @functools.cache
