@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
+from padiff.engine.blame import Blame
 from padiff.records import (
     Array,
     Call,
@@ -44,10 +44,6 @@ Key = tuple[str, str, int, int]
 """Phase, role, base's call (-1 where it does not matter) and base's tensor."""
 
 
-Sort = tuple[str, str, str]
-"""Kind of base's module, kind of raw's, name of the input."""
-
-
 @dataclass
 class Reference:
     """Base's step as it ran by itself, with the gradients at the borders of each call (see ``Witness``)."""
@@ -57,13 +53,6 @@ class Reference:
     arrivals: Mapping[int, Value]
     noise: Mapping[Key, float] = field(default_factory=dict)
     """How far rounding alone moves each of these."""
-
-
-class Excuse(NamedTuple):
-    """What a call was given besides, that differs from what base's was given: a mask, a table of positions."""
-
-    sort: Sort
-    fault: Fault
 
 
 class LocalRun:
@@ -88,34 +77,19 @@ class LocalRun:
         """Done to everything that is fed: rounding, imitated."""
         self.pairs: list[tuple[Call, Call]] = []
         self.comparisons: list[Comparison] = []
-        self.faults: list[Fault] = []
-        """Filled when the run is over: forward first, then backward, each in the order of computation."""
-        self._accused: list[tuple[Fault, list[Excuse]]] = []
+        self._blame = Blame()
         self.gaps: dict[Key, float] = {}
-        self._met: dict[int, tuple[Call | None, Call]] = {}
-        """Raw's calls with base's beside them."""
-        self._children: dict[int, list[Call]] = {}
-        """Raw call to the calls of its children that have ended, in order."""
-        self._doubtful: list[Fault] = []
-        """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
-        self._excuses: dict[int, list[Excuse]] = {}
-        """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
-        self._idle: set[Sort] = set()
-        """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
-        self._left = False
-        """Something doubtful turned out to be wrong."""
-        self._passed_on: set[int] = set()
-        """Raw calls that were given something wrong and were not fed: what goes wrong inside comes from there."""
-        self._faulty: set[int] = set()
-        """Raw calls in which something was found."""
-        self._lost = False
-        """Something could not be replaced: what differs from here on may come from there."""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """When the run is over: forward first, then backward, each in the order of computation."""
+        return self._blame.faults()
 
     # --- forward
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
-        self._met[call.index] = (base, call)
+        self._blame.meet(base, call)
         feeds: dict[int, Feed] = {}
         for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
             assert base is not None
@@ -129,7 +103,7 @@ class LocalRun:
             if not outcome.agrees and self._beside.begins_elsewhere(base, call):
                 continue  # it may begin elsewhere, too: its children will tell
             if call.parent < 0 and not outcome.agrees:  # the caller's own choice, and for the caller to mend
-                self._lost = True
+                self._blame.lost = True
                 continue
             self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
         return feeds
@@ -150,13 +124,13 @@ class LocalRun:
     def hand_on(self, call: Call) -> Mapping[int, Feed]:
         forgiven = self._beside.forgiven(call)
         if forgiven is not None:
-            self._doubtful = [fault for fault in self._doubtful if fault.raw.index != forgiven]
-        known = self._met.get(call.index, (None, call))[0] is not None
-        self._children.setdefault(call.parent, []).append(call)
+            self._blame.forgive(forgiven)
+        known = self._blame.beside(call) is not None
+        self._blame.end(call)
         base = self._beside.at_end(call)
         if base is None:
             return {}
-        self._met[call.index] = (base, call)
+        self._blame.meet(base, call)
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
         loose = self._beside.loose(base, call) and call.parent >= 0
@@ -170,15 +144,14 @@ class LocalRun:
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
             outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
             if arranged is None or not _same_family(arranged, other.value):
-                self._lost = self._lost or (not outcome.agrees and kind == "output")
+                self._blame.lost = self._blame.lost or (not outcome.agrees and kind == "output")
                 continue
-            if loose and not outcome.agrees and call.index not in self._passed_on:
+            if loose and not outcome.agrees and not self._blame.passed_on(call):
                 continue
             if self._backward and one.tracked and not other.tracked and outcome.agrees:
                 self._cut(base, call, one, other, between=False)
             self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
-        if call.index not in self._faulty:
-            self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
+        self._blame.went_well(call)
         return feeds
 
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
@@ -187,15 +160,12 @@ class LocalRun:
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
         """Raw does not follow gradients where base does."""
-        if self._lost or not _floating(one.value):
+        if not _floating(one.value):
             return
         role: Role = "input" if between else "output"
         outcome = missing("raw stops following gradients here (no_grad, detach)")
         comparison = self._comparison("backward", role, base, call, one, other, outcome)
-        place = self._around(call, other) if between else (base, call)
-        before = self._before(call) if between else None
-        after = call if between else None
-        self._accused.append((Fault("backward", *place, comparison, between=between, before=before, after=after), []))
+        self._blame.cut(base, call, other, comparison, between=between)
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
         pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
@@ -258,8 +228,9 @@ class LocalRun:
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
-        if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
-            self._accuse(phase, role, base, call, one, other, comparison, kind, arranged)
+        told = kind != "elsewhere" and (kind != "beside" or role == "input")
+        if not outcome.agrees and told and (kind != "edge" or _comparable(one.value, other.value)):
+            self._blame.accuse(base, call, other, comparison, kind, arranged)
         return outcome, arranged
 
     def _comparison(
@@ -292,118 +263,6 @@ class LocalRun:
         if not known:
             return self._tolerance
         return replace(self._tolerance, predicted=max(known), sums=phase == "backward")
-
-    def _accuse(
-        self,
-        phase: Phase,
-        role: Role,
-        base: Call,
-        call: Call,
-        one: Slot,
-        other: Slot,
-        comparison: Comparison,
-        kind: str,
-        arranged: Array | None,
-    ) -> None:
-        if self._lost or (kind == "edge" and not _comparable(one.value, other.value)):
-            return
-        if phase == "forward" and self._misled(call):
-            return
-        between = (phase, role) in (("forward", "input"), ("backward", "output"))
-        place = self._around(call, other) if between else (base, call)
-        before = self._before(call) if between else None
-        fault = Fault(
-            phase,
-            place[0],
-            place[1],
-            comparison,
-            between=between,
-            before=before,
-            after=call if between else None,
-            expected=None if arranged is None else np.array(arranged),
-            found=np.array(other.value.numpy()),
-        )
-        if kind == "beside":
-            self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
-        elif kind == "doubtful":
-            self._doubtful.append(fault)
-        elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
-            if kind == "edge":
-                self._passed_on |= self._passing_on(call, other)
-            self._accuse_now(call, self._latest_doubt())
-            self._doubtful.clear()
-            self._left = True
-        elif self._left and call.parent < 0 and phase == "forward":
-            pass  # what was found wrong in a doubtful place was never replaced, and may have come here
-        else:
-            if kind == "edge":
-                self._passed_on |= self._passing_on(call, other)
-            self._accuse_now(call, fault)
-
-    def _passing_on(self, call: Call, slot: Slot) -> set[int]:
-        """The calls around this one that merely passed on what they were given."""
-        found: set[int] = set()
-        parent = call.parent
-        while parent in self._met and any(given.tensor == slot.tensor for given in self._met[parent][1].inputs):
-            found.add(parent)
-            parent = self._met[parent][1].parent
-        return found
-
-    def _misled(self, call: Call) -> bool:
-        """Whether the call, or one around it, was given something wrong that could not be replaced."""
-        index = call.index
-        while index in self._met:
-            if index in self._passed_on:
-                return True
-            index = self._met[index][1].parent
-        return False
-
-    def _latest_doubt(self) -> Fault:
-        """What ended last, or the innermost within it that was doubtful already."""
-        found = self._doubtful[-1]
-        for earlier in reversed(self._doubtful[:-1]):
-            index = earlier.raw.parent
-            while index in self._met and index != found.raw.index:
-                index = self._met[index][1].parent
-            if index != found.raw.index:
-                break
-            found = earlier
-        return found
-
-    def _accuse_now(self, call: Call, fault: Fault) -> None:
-        excuses: list[Excuse] = []
-        index = call.index
-        while index in self._met:
-            self._faulty.add(index)
-            excuses = [*self._excuses.get(index, ()), *excuses]
-            index = self._met[index][1].parent
-        self._accused.append((fault, excuses if fault.phase == "forward" else []))
-
-    def _before(self, call: Call) -> Call | None:
-        """The child of the same parent that ended last before this one began."""
-        ended = [one for one in self._children.get(call.parent, []) if one.index < call.index]
-        return ended[-1] if ended else None
-
-    def _around(self, call: Call, slot: Slot) -> tuple[Call, Call]:
-        """Whose code hands this tensor to the call: the call around it, or one further out that passed it on."""
-        blamed: Call | None = None
-        parent = call.parent
-        while parent in self._met:
-            base, raw = self._met[parent]
-            if blamed is None and not any(given.tensor == slot.tensor for given in raw.inputs):
-                blamed = raw
-            if blamed is not None and base is not None:
-                return base, blamed
-            parent = raw.parent
-        own = self._met.get(call.index, (None, call))[0]
-        return own or call, call
-
-    def finish(self) -> None:
-        """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
-        inside."""
-        for fault, excuses in self._accused:
-            blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
-            self.faults.append(blamed or fault)
 
 
 def _masked_alike(base: Array, raw: Array) -> Array:

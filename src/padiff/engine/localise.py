@@ -85,7 +85,6 @@ def localise(
         backward=backward,
     )
     found = _fed(raw, step, job, 1, run, backward=backward)
-    run.finish()
     state = State(replace(job, tolerance=tolerance), plan, step, noise)
     outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
     judged = state.loss(trace.loss, found.loss, outputs)
