@@ -56,16 +56,17 @@ def compare(
         raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
-    module_rules, weight_rules = _rules(rules, base_live, raw_live)
+    module_rules, weight_rules = rules_of(rules, base_live, raw_live)
     job = Job(
         base=base_live,
         raw=raw_live,
         arguments=fresh_arguments(base_live, raw_live, *one_or_two(inputs, base_live, raw_live)),
         losses=pair_of_losses(loss),
+        projected=True,
         optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
         steps=check_steps(steps),
         backward=phase == "both",
-        tolerance=_with_width(as_tolerance(tolerance), base_live, raw_live),
+        tolerance=with_width(as_tolerance(tolerance), base_live, raw_live),
         rules=module_rules,
         weight_rules=weight_rules,
     )
@@ -86,11 +87,15 @@ def compare(
         shown.now("running and comparing")
         shown.done(0, job.steps)
         return run_job(
-            job, matching, copied=weights == "copy", on_step=lambda done: shown.done(done.step + 1, job.steps)
+            job,
+            matching,
+            copied=weights == "copy",
+            on_step=lambda done: shown.done(done.step + 1, job.steps),
+            watch=shown.follow,
         )
 
 
-def _with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
+def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
     """Models whose parameters have different floating dtypes throughout are meant to: the narrower one counts."""
     if tolerance.mode != "auto":
         return tolerance
@@ -157,7 +162,7 @@ def plan_weights(
     """
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
-    module_rules, weight_rules = _rules(rules, base_live, raw_live)
+    module_rules, weight_rules = rules_of(rules, base_live, raw_live)
     if layer_map is not None:
         from padiff.autodiff.layer_map import as_layer_map  # that door is built on this one
 
@@ -177,7 +182,7 @@ def plan_weights(
     return Plan(job, match(job, run=inputs is not None))
 
 
-def _rules(rules: Any, base: LiveTree, raw: LiveTree) -> tuple[Rules, dict[str, Any]]:
+def rules_of(rules: Any, base: LiveTree, raw: LiveTree) -> tuple[Rules, dict[str, Any]]:
     """Rules about modules, which pair them, and rules about tensors, which fill them."""
     if rules is None:
         return Rules(), {}

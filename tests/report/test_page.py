@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from padiff.report import Report, to_html
-from padiff.report.html import MOST_ROWS, embedded, inline
-from tests.report.sketches import SKETCHES, diverged, hostile
+from padiff.report.html import _page, embedded, inline
+from padiff.report.slim import slimmer
+from padiff.report.words import tally
+from tests.report.sketches import SKETCHES, aligned, diverged, hostile
 
 each = pytest.mark.parametrize("sketch", SKETCHES.values(), ids=SKETCHES)
 
@@ -54,16 +56,47 @@ def test_a_report_of_ten_thousand_calls_stays_small() -> None:
     assert len(to_html(report)) < 10_000_000
 
 
-def test_beyond_that_inputs_that_agree_are_left_out() -> None:
-    report = diverged(4, 2)
-    many = replace(report, comparisons=report.comparisons * (MOST_ROWS // len(report.comparisons) + 1))
-    page = to_html(many)
-    roles = data_of(page)["rows"]["role"]
-    verdicts = data_of(page)["rows"]["verdict"]
-    assert not any(role == 1 and verdict < 3 for role, verdict in zip(roles, verdicts, strict=True))
-    assert any(role == 1 for role in roles)
-    assert data_of(page)["notes"] == ["inputs that agree are left out of this page; the JSON report has them"]
-    assert len(page) < 10_000_000
+def test_a_longer_one_leaves_out_what_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = diverged(40, 20)
+    earlier = aligned(40)
+    two = replace(
+        report,
+        comparisons=(*earlier.comparisons, *(replace(one, step=1) for one in report.comparisons)),
+        calls=(*earlier.calls, *(replace(one, step=1) for one in report.calls)),
+        local=tuple(replace(one, step=1) for one in report.local),
+        divergences=tuple(replace(one, step=1) for one in report.divergences),
+    )
+    lengths = [len(_page(one, "").encode()) for one in slimmer(two)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) == 5
+    notes = [
+        "inputs that agree are left out of this page",
+        "earlier steps are left out of this page",
+        "what agrees when it is fed base's tensors is left out of this page, and so are all but 2000 weights",
+        "everything that agrees is left out of this page",
+    ]
+    wrong = sum(not one.agrees for one in two.comparisons)
+    for level, length in enumerate(lengths):
+        monkeypatch.setattr("padiff.report.html.MOST_BYTES", length + 500)
+        data = data_of(to_html(two))
+        assert data["notes"] == [f"{note}; the JSON report has everything" for note in notes[:level]]
+        assert data["rows"]["verdict"].count(3) == wrong
+        assert data["tally"] == tally(two)
+
+
+def test_a_tensor_is_drawn_once_however_often_it_is_met() -> None:
+    report = diverged()
+    data = data_of(to_html(report))
+    assert len(data["pictures"]) == 1
+    assert len(data["rows"]["pictures"]) > 5
+    assert set(data["rows"]["pictures"].values()) == {0}
+
+
+def test_there_is_so_much_room_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("padiff.report.html.MOST_PICTURES", 100)
+    data = data_of(to_html(diverged()))
+    assert (data["pictures"], data["rows"]["pictures"]) == ([], {})
+    assert data["divergences"][0]["comparison"]["picture"]["size"] == 64
 
 
 def test_in_a_notebook_it_has_a_frame_of_its_own() -> None:
@@ -78,3 +111,32 @@ def test_a_page_too_long_for_a_notebook_is_named(monkeypatch: pytest.MonkeyPatch
         "<p>DIVERGED: 44 tensors compared, 35 differ; it starts at one place. "
         "<code>result.save(&#x27;report.html&#x27;)</code> writes the whole report.</p>"
     ).replace("&#x27;", "'")
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+READ = {
+    "text": ("page", "card", "soft", "code", "mark", "bad-soft"),
+    "quiet": ("page", "card", "soft", "code", "bad-soft"),
+    "bad": ("page", "card", "soft", "mark", "bad-soft"),
+    "good": ("page", "card", "soft", "good-soft"),
+    "unsure": ("card", "unsure-soft"),
+    "accent": ("page", "card", "soft"),
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everything_can_be_read(theme: str) -> None:
+    """Contrast of 4.5 to 1 for text, of 3 to 1 for the edges of what can be used."""
+    style = to_html(aligned())
+    light, dark = style.split(':root[data-theme="dark"]')
+    palette = re.findall(r"--([\w-]+): (#[0-9a-f]{6})", dark.partition("}")[0] if theme == "dark" else light)
+    known = {name: luminance(colour) for name, colour in palette}
+    pairs = [(ink, ground, 4.5) for ink, grounds in READ.items() for ground in grounds]
+    for ink, ground, least in [*pairs, ("edge", "card", 3.0), ("edge", "page", 3.0)]:
+        one, other = sorted((known[ink], known[ground]), reverse=True)
+        assert (one + 0.05) / (other + 0.05) >= least, (ink, ground)

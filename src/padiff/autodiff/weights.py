@@ -9,6 +9,7 @@ from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.options import refuse_option
 from padiff.autodiff.roles import PLACES, take_models
+from padiff.autodiff.told import weight_rules
 from padiff.autodiff.trees import around, draw, route, titled
 from padiff.engine.job import Job
 from padiff.engine.matching import match
@@ -55,7 +56,7 @@ def assign_by_keyword(base_model: Any, raw_model: Any, layer_map: Any = None) ->
 
 def fill(base: LiveTree, raw: LiveTree, layer_map: LayerMap) -> bool:
     """Plan, check, copy, and say what happened."""
-    rules = layer_map.rules(base, raw)
+    rules = weight_rules(layer_map.rules(base, raw), base, raw)
     return carry_out(base, raw, rules, plan_for(base, raw, rules))
 
 
@@ -119,7 +120,7 @@ def _failed(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> No
     ):
         skipped = {node.index for node in tree.nodes if not node.parameters or node.path in mapped}
         name = f"{tree.name}({role})"
-        lines = draw(tree, place, skipped)
+        lines = draw(tree.name, tree.nodes, place, skipped)
         files.append(write_file(f"weight_init_{name}.log", titled(name, lines)))
         say("", *titled(name, around(lines)))
     say("", "Both trees are saved to", *(f"    {path}" for path in files), "")
@@ -130,9 +131,9 @@ def _what(base: ModuleTree, raw: ModuleTree, problem: WeightProblem) -> list[str
     return [
         "Error occurred between:",
         f"    base_model: `{problem.base_text}`",
-        f"                `{route(base, 'base_model', problem.base_path)}`",
+        f"                `{route(base.name, 'base_model', problem.base_path)}`",
         f"    raw_model:  `{problem.raw_text}`",
-        f"                `{route(raw, 'raw_model', problem.raw_path)}`",
+        f"                `{route(raw.name, 'raw_model', problem.raw_path)}`",
         *wrapped(problem.message, INDENT),
     ]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from padiff.capture.held import Held
-from padiff.capture.recorder import Recorder
+from padiff.capture.recorder import Observer, Recorder
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Value
+from padiff.records import Array, Call, Slot, Value
 
 See = Callable[[Value], Array | None]
 """Told of a gradient, may return another to be passed on."""
@@ -43,13 +43,17 @@ class Feeder(Protocol):
 class FeedingRecorder(Recorder):
     """Records one step of one model while a feeder replaces tensors at the borders of calls."""
 
-    def __init__(self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks)
+    def __init__(
+        self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool, observer: Observer | None = None
+    ) -> None:
+        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""
         self._kept: list[Any] = []
         """Everything replaced: while it lives, no other tensor can take its id."""
+        self._origins: dict[tuple[int, int], int] = {}
+        """Id and version of a substitute to the number of the tensor in whose place it was put."""
 
     def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._mine():
@@ -95,7 +99,13 @@ class FeedingRecorder(Recorder):
             substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
             found[id(tensor)] = (tensor, substitute)
             self._kept += (tensor, substitute)
+            self._origins[id(substitute), self._adapter.version(substitute)] = slot.origin
         return found
+
+    def _slot(self, name: str, tensor: Any) -> Slot:
+        slot = super()._slot(name, tensor)
+        origin = self._origins.get((id(tensor), self._adapter.version(tensor)))
+        return slot if origin is None else replace(slot, stands_for=origin)
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
         return see(Held(self._adapter, gradient)) if self._taking else None

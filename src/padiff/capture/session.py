@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +27,10 @@ from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, StepTrace, Value
 
 Loss = Callable[[Any], Any] | None
+Probed = tuple[Any, Array]
+"""An output, and the direction along which it is followed back."""
+Probe = Callable[[Sequence[tuple[str, Any]]], Sequence[Probed]]
+"""Says of the floating outputs of a model, with their places, which are followed back, and along which directions."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class Session:
         self.side = side
         self.nodes = nodes
         self.loss_outputs: frozenset[str] | None = None
-        """Places of the outputs that the default loss is the mean of; None for all. Set where the models return
-        others."""
+        """Places of the outputs that the default loss goes over; None for all. Set where the models return others."""
+        self.probe: Probe | None = None
+        """Where the default loss is a projection: of what, and along what. Otherwise it is the mean."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self._randomness: Any = None
@@ -54,6 +59,7 @@ class Session:
         self._calls: tuple[Call, ...] = ()
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
+        self._under_way: Recorder | None = None
 
     @contextmanager
     def prepared(self, *, training: bool) -> Iterator[None]:
@@ -104,10 +110,18 @@ class Session:
         else:
             recorder = Recorder(self.live, gradients=gradients, observer=observer)
         running = Step(self, step, arguments, loss_fn, gradients, recorder)
+        self._under_way = recorder
         try:
             yield running
         finally:
+            self._under_way = None
             running.close()
+
+    def progress(self) -> tuple[int, int] | None:
+        """Calls that have ended in the run under way, and in the one before it; None where nothing runs. May be asked
+        from another thread."""
+        recorder = self._under_way
+        return None if recorder is None else (len(recorder.calls), len(self._calls))
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -122,6 +136,12 @@ class Session:
                 yield
             finally:
                 self._randomness, self._calls = drawn, seen
+
+    def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
+        """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
+        self.repeatable = True
+        self._drawn_before, self._buffers_before = drawn, buffers
+        self._randomness = random_state(self.live.adapter)
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -248,8 +268,12 @@ class Step:
             if not self._backward:
                 return None
             wanted = self._session.loss_outputs
-            outputs = [tensor for name, tensor in floating(adapter, output) if wanted is None or name in wanted]
-            return adapter.mean_loss(outputs) if outputs else None
+            probe = self._session.probe
+            named = floating(adapter, output, once=probe is None)
+            outputs = [(name, tensor) for name, tensor in named if wanted is None or name in wanted]
+            if probe is not None:
+                return _projected(adapter, probe(outputs))
+            return adapter.mean_loss([tensor for _, tensor in outputs]) if outputs else None
         with self._session.explained(self._step, "in the loss function"):
             loss = self._loss_fn(output)
         if not adapter.is_tensor(loss):
@@ -267,13 +291,18 @@ class Step:
         return loss
 
 
-def floating(adapter: Adapter, output: Any) -> list[tuple[str, Any]]:
-    """The floating tensors that a model returned with their places, each once, however often it is returned."""
-    found: dict[int, tuple[str, Any]] = {}
+def floating(adapter: Adapter, output: Any, *, once: bool = True) -> list[tuple[str, Any]]:
+    """The floating tensors that a model returned with their places; each once, or as often as it is returned."""
+    found: dict[tuple[int, str], tuple[str, Any]] = {}
     for name, tensor in adapter.flatten(output):
         if adapter.dtype(tensor).startswith(("float", "bfloat")):
-            found.setdefault(id(tensor), (name, tensor))
+            found.setdefault((id(tensor), "" if once else name), (name, tensor))
     return list(found.values())
+
+
+def _projected(adapter: Adapter, probed: Sequence[Probed]) -> Any:
+    own: Callable[[Sequence[Probed]], Any] = adapter.projected_loss  # type: ignore[attr-defined]
+    return own(probed) if probed else None
 
 
 def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:

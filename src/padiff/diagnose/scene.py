@@ -59,6 +59,9 @@ class Scene:
     """Weight and buffer: what the tensor held before the step, on both sides."""
     gradient: Array | None = None
     """Weight: the parameter's gradient in that step, on both sides; settings are the optimizers' then."""
+    moment: str = ""
+    """Weight: where the tensor is not the weight, but what the optimizers remember of it, which of that: ``moment1``,
+    ``moment2``, ``velocity``."""
     start: Array | None = None
     """Weight: what the tensor held before the first step, where everything since is known."""
     history: tuple[Array, ...] = ()

@@ -10,6 +10,7 @@ import numpy as np
 from padiff.capture.session import Session
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
+from padiff.engine.moments import MOMENTS, Moments
 from padiff.engine.scenes import agreement, arrays_of, repeated
 from padiff.frameworks.settings import optimizer_settings_of, settings_of
 from padiff.records import Array, Comparison, Divergence, Value, WeightEntry, WeightPlan
@@ -34,6 +35,8 @@ class AfterStep:
         self._now: dict[str, Array] = {}
         self._gradients: dict[str, list[Array]] = {}
         self._steps = 0
+        self.moments = Moments(job, plan)
+        """What both optimizers remember."""
 
     def keep_weights(self) -> None:
         """Copy what the next step of base's optimizer starts from."""
@@ -60,8 +63,11 @@ class AfterStep:
     def of_weight(self, divergence: Divergence, compared: Sequence[Comparison]) -> tuple[Scene | None, str]:
         """The scene of a weight that differs and was kept, and its path where it is another than the one named."""
         first = divergence.comparison
+        moment = moment_of(first)
         wrong = [
-            one for one in compared if one.phase == "weight" and not one.agrees and one.outcome.numbers is not None
+            one
+            for one in compared
+            if one.phase == "weight" and not one.agrees and one.outcome.numbers is not None and moment_of(one) == moment
         ]
         differing = {_path(one): one for one in (first, *wrong)}
         known = [entry for entry in self._entries if entry.path in differing]
@@ -82,6 +88,10 @@ class AfterStep:
         ]
         tensors = base.tensors()
         weights = {source.path: base.adapter.to_numpy(tensors[source.path]) for source in entry.sources}
+        found = raw.adapter.to_numpy(raw.tensors()[entry.path])
+        moment = moment_of(comparison)
+        if moment:
+            weights, found = dict(self.moments.now[moment][0]), self.moments.now[moment][1][entry.path]
         steps = range(len(self._gradients[entry.sources[0].path]))
         history = tuple(_built(entry, {path: kept[step] for path, kept in self._gradients.items()}) for step in steps)
         return Scene(
@@ -91,12 +101,13 @@ class AfterStep:
             raw_kind=comparison.raw_kind,
             layer=None,
             expected=_built(entry, weights),
-            found=np.array(raw.adapter.to_numpy(raw.tensors()[entry.path])),
+            found=np.array(found),
             base_settings=settings[0],
             raw_settings=settings[1],
             agrees=agreement(comparison),
             tensor=comparison.name,
-            before=_built(entry, self._now),
+            moment=moment,
+            before=None if moment else _built(entry, self._now),
             gradient=history[-1],
             start=_built(entry, self._start) if self._whole else None,
             history=history if self._whole else (),
@@ -178,5 +189,12 @@ def _built(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     return np.array(build(entry, arrays))
 
 
+def moment_of(comparison: Comparison) -> str:
+    """Which moment of a parameter a comparison is about; none: the parameter itself."""
+    name = comparison.name.partition(": ")[2]
+    return name if comparison.phase == "weight" and name in MOMENTS else ""
+
+
 def _path(comparison: Comparison) -> str:
-    return ".".join(part for part in (comparison.raw_path, comparison.name) if part)
+    name = comparison.name.partition(": ")[0] if moment_of(comparison) else comparison.name
+    return ".".join(part for part in (comparison.raw_path, name) if part)

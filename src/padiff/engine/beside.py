@@ -19,6 +19,10 @@ class Beside(Protocol):
 
     def at_end(self, call: Call) -> Call | None: ...
 
+    def told_late(self, call: Call) -> bool:
+        """Whether it is known only when the call has ended."""
+        ...
+
     def forgiven(self, call: Call) -> int | None:
         """An earlier call whose output turns out to be what base's was, with this one added."""
         ...
@@ -56,6 +60,9 @@ class Itself:
 
     at_end = at_start
 
+    def told_late(self, call: Call) -> bool:
+        return False
+
     def forgiven(self, call: Call) -> int | None:
         return None
 
@@ -82,10 +89,17 @@ class Other:
         self._partners = Partners(pairing, base_tree, tolerance)
 
     def at_start(self, call: Call) -> Call | None:
-        return self._pairing.base_call(call)
+        base = self._pairing.base_call(call)
+        return None if base is not None and self._partners.idles(base) and not self._given_alike(base, call) else base
+
+    def _given_alike(self, base: Call, call: Call) -> bool:
+        return len(base.inputs) != 1 or len(call.inputs) != 1 or _same(base.inputs[0], call.inputs[0])
 
     def at_end(self, call: Call) -> Call | None:
         return self._partners.of(call, _same)
+
+    def told_late(self, call: Call) -> bool:
+        return self._pairing.told_late(call)
 
     def forgiven(self, call: Call) -> int | None:
         found = self._partners.finishes(call)

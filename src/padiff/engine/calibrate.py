@@ -157,22 +157,50 @@ def differs_from_itself(
     Asked only where shaking seems to move an output further than any rounding would.
     """
     root = next((call for call in base.calls if call.parent < 0), None)
-    sizes: dict[int, float] = {}
-    """Outputs that move further than rounding would move them, to how far that is."""
-    for slot in () if root is None else root.outputs:
-        if slot.value.overwritten or not slot.value.dtype.startswith(("float", "bfloat")):
-            continue
-        array = slot.value.numpy()
-        rounding = max(spacing_of(array.dtype), step) * rms(array)
-        if noise.tensors.get(slot.tensor, 0.0) > UNBELIEVABLE * rounding:
-            sizes[slot.tensor] = rounding
-    if not sizes:
+    moved = [slot.tensor for slot in (() if root is None else root.outputs)]
+    if not any(_digits(base, noise.tensors, step, moved).get(tensor, 0.0) > UNBELIEVABLE for tensor in moved):
         return False
     meter = NoiseMeter(base)
     with session.again():
         session.run(base.step, arguments(), loss_fn=None, backward=False, observer=meter)
-    # Which kernel runs may depend on where memory lies: a last digit is no random number.
-    return any(meter.tensors.get(tensor, 0.0) > UNBELIEVABLE * size for tensor, size in sizes.items())
+    return _jumps(base, _digits(base, meter.tensors, step))
+
+
+def _digits(
+    base: StepTrace, gaps: Mapping[int, float], step: float, wanted: Sequence[int] | None = None
+) -> dict[int, float]:
+    """How far floating tensors moved, in units of their last place."""
+    found: dict[int, float] = {}
+    for call in base.calls:
+        for slot in (*call.inputs, *call.outputs):
+            known = (
+                slot.tensor in found or slot.tensor not in gaps or (wanted is not None and slot.tensor not in wanted)
+            )
+            if known or slot.value.overwritten or not slot.value.dtype.startswith(("float", "bfloat")):
+                continue
+            array = slot.value.numpy()
+            rounding = max(spacing_of(array.dtype), step) * rms(array)
+            found[slot.tensor] = (
+                gaps[slot.tensor] / rounding if rounding > 0 else math.inf if gaps[slot.tensor] else 0.0
+            )
+    return found
+
+
+def _jumps(base: StepTrace, digits: Mapping[int, float]) -> bool:
+    """Whether something moves far at one place, and not little by little.
+
+    Which kernel runs may depend on where memory lies: a last digit is no random number, and a net may make much of it.
+    """
+    inside: dict[int, float] = {}
+    """Call to the furthest that anything in it has moved so far."""
+    for call in base.calls:  # children come before their parents
+        given = max((digits.get(slot.tensor, 0.0) for slot in call.inputs), default=0.0)
+        returned = max((digits.get(slot.tensor, 0.0) for slot in call.outputs), default=0.0)
+        before = max(given, inside.get(call.index, 0.0))
+        if returned > UNBELIEVABLE * max(before, 1.0):
+            return True
+        inside[call.parent] = max(inside.get(call.parent, 0.0), given, returned)
+    return False
 
 
 def set_apart(live: LiveTree, trace: StepTrace) -> None:

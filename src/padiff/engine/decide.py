@@ -10,13 +10,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from padiff.capture.returned import returned
 from padiff.capture.session import Arguments
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.outputs import Named, paired_outputs
+from padiff.engine.stored import StoredTree, stored_returned
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
-from padiff.weights import apply_plan
+from padiff.weights import apply_plan, build
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
 Score = tuple[bool, float]
@@ -44,6 +47,29 @@ def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) ->
     return _doubtful(_settled(plan, found, where), where)
 
 
+def settled_by_values(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> WeightPlan:
+    """Where raw holds its weights already, the option that says what it holds; nothing is run."""
+    if not plan.choices or plan.problems:
+        return plan
+    chosen: list[int] = []
+    where: dict[int, str] = {}
+    for number, choice in enumerate(plan.choices):
+        fitting = [place for place, (_, entries) in enumerate(choice.options) if _holds(base, raw, entries)]
+        chosen.append(fitting[0] if fitting else 0)
+        if fitting:
+            where[number] = "values"
+    return _doubtful(_settled(plan, chosen, where), where)
+
+
+def _holds(base: LiveTree, raw: LiveTree, entries: Sequence[WeightEntry]) -> bool:
+    sources, targets = base.tensors(), raw.tensors()
+    for entry in entries:
+        arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
+        if not np.array_equal(build(entry, arrays), raw.adapter.to_numpy(targets[entry.path])):
+            return False
+    return True
+
+
 def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], dict[int, str]]:
     """The option of each choice, and by what it was settled, for those that were."""
     by_outputs = dict.fromkeys(range(len(choices)), "outputs")
@@ -66,7 +92,10 @@ class _Trial:
         places = {choice.place for choice in plan.choices}
         self._watched = (tuple({one for one, _ in places}), tuple({other for _, other in places}))
         self._left = _MOST_RUNS
-        self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
+        if isinstance(base, StoredTree):  # it ran elsewhere, and what it returned is known
+            self._expected, self._expected_at = stored_returned(base, self._watched[0])
+        else:
+            self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
 
     def of_outputs(self, chosen: Sequence[int]) -> Score:
         outputs, _ = self._run(chosen)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from padiff.engine.local import Key
+from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, StepTrace, Usage, Value
@@ -48,7 +49,7 @@ class TraceWriter:
     ) -> None:
         self._only = only
         """Nodes whose tensors are kept; None for all. Of the others, calls are written and tensors left out."""
-        rank, ranks = ranks_here()
+        rank, ranks = ranks_here(live.adapter)
         self.writer = DumpWriter(
             path,
             tree=live.tree,
@@ -117,6 +118,7 @@ class StepSink:
         buffers: Mapping[str, Value] | None = None,
         noise: Noise | None = None,
         local: Mapping[Key, float] | None = None,
+        fed: Noise | None = None,
         usage: Usage | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
@@ -133,7 +135,7 @@ class StepSink:
         if buffers is not None:
             step.buffers(buffers)
         if noise is not None or local:
-            step.noise(plain_noise(noise or Noise(), local or {}))
+            step.noise(plain_noise(noise or Noise(), local or {}, fed))
         known = dict(extra or {})
         if usage is not None:
             known["usage"] = _plain_usage(usage)
@@ -142,8 +144,9 @@ class StepSink:
         step.end(ran_backward=trace.ran_backward)
 
 
-def plain_noise(noise: Noise, local: Mapping[Key, float]) -> dict[str, dict[Any, float]]:
-    """Predicted noise as the format keeps it: role to key to number."""
+def plain_noise(noise: Noise, local: Mapping[Key, float], fed: Noise | None = None) -> dict[str, dict[Any, float]]:
+    """Predicted noise as the format keeps it: role to key to number. ``local`` and ``fed`` are about calls that are fed
+    base's tensors."""
     found: dict[str, dict[Any, float]] = {
         field.name: dict(getattr(noise, field.name)) for field in dataclasses.fields(noise) if field.name != "loss"
     }
@@ -151,6 +154,9 @@ def plain_noise(noise: Noise, local: Mapping[Key, float]) -> dict[str, dict[Any,
         found["loss"] = {"": noise.loss}
     if local:
         found["local"] = {" ".join(map(str, key)): gap for key, gap in local.items()}
+    if fed is not None:
+        found["fed_parameters"] = dict(fed.parameters)
+        found["fed_loss"] = {} if fed.loss is None else {"": fed.loss}
     return {role: row for role, row in found.items() if row}
 
 
@@ -161,12 +167,16 @@ def facts_of(live: LiveTree, rank: int = 0, ranks: int = 1) -> Facts:
     return Facts(framework, version, live.tree.name, str(live.adapter.device_of(live.model)), rank, ranks)
 
 
-def ranks_here() -> tuple[int, int]:
-    """Which of how many processes this is, as the launchers of both frameworks say it in the environment."""
-    for rank, ranks in (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")):
+def ranks_here(adapter: Adapter | None = None) -> tuple[int, int]:
+    """Which of how many processes this is: as the framework knows it, else as launchers say it in the environment."""
+    ask = getattr(adapter, "ranks", None)
+    known: tuple[int, int] | None = None if ask is None else ask()
+    if known is not None:
+        return known
+    for rank, ranks in (("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"), ("RANK", "WORLD_SIZE")):
         mine, all_of_them = os.environ.get(rank, ""), os.environ.get(ranks, "")
-        if mine.isdigit() and all_of_them.isdigit() and int(mine) < int(all_of_them):
-            return int(mine), int(all_of_them)
+        if mine.isdecimal():
+            return int(mine), max(int(mine) + 1, int(all_of_them) if all_of_them.isdecimal() else 1)
     return 0, 1
 
 
@@ -184,19 +194,20 @@ def described(live: LiveTree) -> dict[str, Any]:
         table_of.append(None if spec is None else numbers[id(spec)])
     adapter = live.adapter
     return {
+        "environment": dict(live.tree.environment),
         "layers": {"tables": tables, "nodes": table_of},
-        "settings": [_json(settings_of(adapter, module)) for module in live.modules],
+        "settings": [plain_settings(settings_of(adapter, module)) for module in live.modules],
         "frozen": [path for path, tensor in live.parameters().items() if not adapter.requires_grad(tensor)],
     }
 
 
-def _json(value: Any) -> Any:
+def plain_settings(value: Any) -> Any:
     """Settings as JSON can say them; numbers that it cannot are left out."""
     if isinstance(value, Mapping):
-        plain = {str(name): _json(item) for name, item in value.items()}
+        plain = {str(name): plain_settings(item) for name, item in value.items()}
         return {name: item for name, item in plain.items() if item is not ...}
     if isinstance(value, (list, tuple)):
-        items = [_json(item) for item in value]
+        items = [plain_settings(item) for item in value]
         return ... if any(item is ... for item in items) else items
     if isinstance(value, float) and not math.isfinite(value):
         return ...

@@ -13,6 +13,7 @@ from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gap, gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
+from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, run_again
@@ -66,10 +67,10 @@ def localise(
     have moved the parameters.
     """
     backward = backward and job.backward
-    reference = _reference(job, base, step, backward=backward)
+    reference = reference_of(job, base, step, backward=backward)
     noise: Noise | None = None
     if tolerance.mode == "auto":
-        reference, noise = _shaken(job, base, reference, step, drift or {}, backward=backward)
+        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=backward)
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
@@ -83,8 +84,10 @@ def localise(
         tolerance,
         loosely=not pairing.alike,
         backward=backward,
+        gallery=Gallery(),
     )
     found = _fed(raw, step, job, 1, run, backward=backward)
+    run.finish()
     state = State(replace(job, tolerance=tolerance), plan, step, noise)
     outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
     judged = state.loss(trace.loss, found.loss, outputs)
@@ -116,7 +119,7 @@ def localise(
     )
 
 
-def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
+def reference_of(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
     witness = Witness()
     with base.again():
         trace = base.run(
@@ -131,7 +134,7 @@ def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Referen
     return Reference(trace, witness.contributions, witness.arrivals)
 
 
-def _shaken(
+def shaken_reference(
     job: Job, base: Session, reference: Reference, step: int, drift: Mapping[str, float], *, backward: bool
 ) -> tuple[Reference, Noise | None]:
     """How far rounding moves what each call adds."""

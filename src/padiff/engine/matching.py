@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from padiff.align import pair_modules
 from padiff.capture.usage import first_use
 from padiff.compare.layouts import compare_in_any_layout
-from padiff.engine.decide import decide
+from padiff.engine.decide import decide, settled_by_values
 from padiff.engine.job import Job
 from padiff.engine.outputs import Places, paired_outputs, places_in_common
+from padiff.engine.stored import StoredTree
 from padiff.errors import ArgumentError
 from padiff.records import (
     Anchors,
@@ -63,7 +64,7 @@ def _match(job: Job, *, run: bool) -> Matching:
         uses[0],
         uses[1],
         (rules.base_skip, rules.raw_skip),
-        values=_equal_already(uses),
+        values=_apart(job) or _equal_already(uses),
         lossy=bool(job.tolerance.narrow),
     )
     other = found.plan
@@ -71,7 +72,9 @@ def _match(job: Job, *, run: bool) -> Matching:
         return Matching(other)
     if other.problems or (not uses[1].tensors and not _told(other)):
         return Matching(plan if plan.problems else _doubted(plan, other))
-    if uses[1].tensors:
+    if _apart(job):
+        other = settled_by_values(job.base, job.raw, other)
+    elif uses[1].tensors:
         other = decide(job.base, job.raw, job.arguments, other)
     anchors = found.anchors(other)
     anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
@@ -137,6 +140,11 @@ def override(job: Job, matching: Matching, entries: Sequence[WeightEntry]) -> Ma
     return replace(matching, plan=changed)
 
 
+def _apart(job: Job) -> bool:
+    """Both ran elsewhere, and raw holds the weights it ran with: what is equal to base's was filled from it."""
+    return isinstance(job.base, StoredTree) and isinstance(job.raw, StoredTree) and job.base.whole and job.raw.whole
+
+
 def _told(plan: WeightPlan) -> bool:
     """Without a run only a plan that leaves nothing over and guesses nothing is better than saying what is wrong."""
     left = any(one.side == "base" and one.kind == "parameter" for one in plan.unmatched)
@@ -153,6 +161,8 @@ def alike(job: Job) -> frozenset[tuple[str, str]]:
 
 
 def _uses(job: Job) -> list[Usage]:
+    if job.uses is not None:
+        return list(job.uses)
     try:
         return [first_use(live, one) for live, one in zip((job.base, job.raw), job.arguments(), strict=True)]
     except Exception:  # the model's own: it comes again, and is explained, when the model is run for good

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from padiff.align import pair_slots
-from padiff.records import Array, Slot
+from padiff.capture.held import HostValue
+from padiff.records import Array, Slot, Value
 
 Named = tuple[str, Array]
+V = TypeVar("V", bound=Value)
+W = TypeVar("W", bound=Value)
 Places = frozenset[str] | None
 """Places of outputs in what a model returns; None for all."""
 
 
-class _Seen:
-    """An array where a tensor's value is asked for."""
+def paired_values(
+    base: Sequence[tuple[str, V]], raw: Sequence[tuple[str, W]]
+) -> list[tuple[tuple[str, V], tuple[str, W]]]:
+    """Outputs of base and raw that correspond, by name where names agree; a value may come under several."""
+    pairs, _, _ = pair_slots(_slots(base), _slots(raw))
+    ours, theirs = dict(base), dict(raw)
+    return [((one.name, ours[one.name]), (other.name, theirs[other.name])) for one, other in pairs]
 
-    def __init__(self, array: Array) -> None:
-        self._array = array
-        self.shape: tuple[int, ...] = array.shape
-        self.dtype = str(array.dtype)
-        self.overwritten = False
 
-    def numpy(self) -> Array:
-        return self._array
-
-    def release(self) -> None:
-        """It belongs to another."""
+def _slots(values: Sequence[tuple[str, Value]]) -> list[Slot]:
+    numbers = {id(value): place for place, (_, value) in reversed(list(enumerate(values)))}
+    return [Slot(name, numbers[id(value)], value) for name, value in values]
 
 
 def paired_outputs(base: Sequence[Named], raw: Sequence[Named]) -> list[tuple[Named, Named]]:
     """Outputs of base and raw that correspond and hold equally many elements, in whatever layout."""
-    slots = [[Slot(name, place, _Seen(array)) for place, (name, array) in enumerate(side)] for side in (base, raw)]
-    pairs, _, _ = pair_slots(*slots)
+    ours, theirs = ([(name, HostValue(array)) for name, array in side] for side in (base, raw))
     return [
-        (base[one.tensor], raw[other.tensor])
-        for one, other in pairs
-        if math.prod(one.value.shape) == math.prod(other.value.shape)
+        ((name, one.numpy()), (own, other.numpy()))
+        for (name, one), (own, other) in paired_values(ours, theirs)
+        if math.prod(one.shape) == math.prod(other.shape)
     ]
 
 

@@ -29,7 +29,7 @@ class Partners:
     def of(self, call: Call, same: Same) -> Call | None:
         """Base's call beside one of raw's that has just ended."""
         base = self._pairing.base_call(call) or self._look_alike(call, same)
-        if base is None:
+        if base is None or self._idle_elsewhere(base, call, same):
             return None
         base = self._chain(base, call, same)
         self._pairing.pair(base, call)
@@ -37,11 +37,21 @@ class Partners:
 
     def finishes(self, call: Call) -> Call | None:
         """Raw's norm that this activation of raw completes to what base's norm returned in one."""
-        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].tensor not in self._unfinished:
+        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].origin not in self._unfinished:
             return None
-        expected, first = self._unfinished.pop(call.inputs[0].tensor)
+        expected, first = self._unfinished.pop(call.inputs[0].origin)
         agrees = compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees
         return first if agrees else None
+
+    def _idle_elsewhere(self, base: Call, raw: Call, same: Same) -> bool:
+        """Two that pass on what they are given, at different places: before or after a scale is all the same."""
+        if raw.parent < 0 or len(raw.inputs) != 1 or len(base.inputs) != 1:
+            return False
+        return self.idles(base) and not _alters(raw) and not _same_given(base, raw, same)
+
+    def idles(self, base: Call) -> bool:
+        """Whether a call of base passes on what it is given, in models built differently."""
+        return not self._alike and not self._base_tree.nodes[base.node].children and not _alters(base)
 
     def _look_alike(self, call: Call, same: Same) -> Call | None:
         """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
@@ -73,11 +83,11 @@ class Partners:
         if same(base.outputs[0], call.outputs[0]) or not _same_given(base, call, same):
             return base
         for after in self._pairing.candidates_after(base):
-            fed = after.inputs and after.inputs[0].tensor == base.outputs[0].tensor
+            fed = after.inputs and after.inputs[0].origin == base.outputs[0].origin
             if fed and len(after.outputs) == 1 and same(after.outputs[0], call.outputs[0]):
                 return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
         expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
-        self._unfinished[call.outputs[0].tensor] = (expected, call)
+        self._unfinished[call.outputs[0].origin] = (expected, call)
         if _rectified(base.outputs[0].value, call.outputs[0].value):
             self.rectified.append(call.index)
         return base
@@ -89,7 +99,9 @@ def _same_given(base: Call, raw: Call, same: Same) -> bool:
 
 def _alters(call: Call) -> bool:
     """Whether a call returned anything else than what it was given."""
-    if not call.inputs or call.inputs[0].value.shape != call.outputs[0].value.shape:
+    if not call.inputs or len(call.outputs) != 1 or call.inputs[0].value.shape != call.outputs[0].value.shape:
+        return True
+    if call.inputs[0].value.overwritten or call.outputs[0].value.overwritten:
         return True
     return not np.array_equal(call.inputs[0].value.numpy(), call.outputs[0].value.numpy(), equal_nan=True)
 

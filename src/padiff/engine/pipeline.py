@@ -9,8 +9,11 @@ from dataclasses import replace
 from padiff.align import pair_modules
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
+from padiff.engine.dumping import TraceWriter
 from padiff.engine.job import Job
+from padiff.engine.keeping import Keeper, Keeping
 from padiff.engine.matching import Matching, alike
+from padiff.engine.projection import Projection
 from padiff.engine.result import Result
 from padiff.engine.step import Step
 from padiff.engine.verdict import result_of
@@ -22,11 +25,24 @@ from padiff.records import (
 )
 from padiff.weights import apply_plan
 
+Look = Callable[[], tuple[str, int, int] | None]
+"""Which side runs now, how many of its calls have ended, and of about how many; None where none runs."""
+
 
 def run_job(
-    job: Job, matching: Matching, *, copied: bool, on_step: Callable[[StepComparison], None] | None = None
+    job: Job,
+    matching: Matching,
+    *,
+    copied: bool,
+    on_step: Callable[[StepComparison], None] | None = None,
+    watch: Callable[[Look], None] | None = None,
+    dumps: tuple[TraceWriter | None, TraceWriter | None] = (None, None),
 ) -> Result:
-    """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now."""
+    """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now.
+
+    ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come; ``dumps``
+    are told what base and raw do.
+    """
     plan = matching.plan
     rules = replace(job.rules, alike=alike(job))
     modules = pair_modules(job.base.tree, job.raw.tree, rules, anchors=matching.anchors)
@@ -34,17 +50,24 @@ def run_job(
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
     base.loss_outputs, raw.loss_outputs = matching.outputs
+    if Projection.possible(job):
+        probe = Projection(job)
+        base.probe, raw.probe = probe.of_base, probe.of_raw
+    if watch is not None:
+        watch(lambda: _under_way(base, raw))
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
     doubts: list[str] = []
     after = AfterStep(job, plan, base)
     drift: Mapping[str, float] = {}
+    keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            one = Step(job, plan, modules, base, raw, step, after, twins=matching.anchors is None, drift=drift)
+            twins = matching.anchors is None
+            one = Step(job, plan, modules, base, raw, step, after, twins=twins, drift=drift, keeping=keeping)
             done, found = one.run()
             drift = one.drift
             notes += one.notes
@@ -55,6 +78,15 @@ def run_job(
             if found:
                 break
     return result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
+
+
+def _under_way(base: Session, raw: Session) -> tuple[str, int, int] | None:
+    for session in (raw, base):
+        found = session.progress()
+        if found is not None:
+            done, before = found
+            return session.side, done, max(done, before or len(session.nodes))
+    return None
 
 
 def _watched(job: Job, modules: ModulePairs, side: str) -> frozenset[int]:

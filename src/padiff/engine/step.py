@@ -15,9 +15,11 @@ from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
+from padiff.engine.keeping import Keeping
+from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
-from padiff.engine.second_look import explained, wants_second_look
+from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.why import explained_places, explained_state
@@ -49,7 +51,9 @@ class Step:
         *,
         twins: bool,
         drift: Mapping[str, float],
+        keeping: Keeping,
     ) -> None:
+        self.keeping = keeping
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
@@ -69,6 +73,10 @@ class Step:
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons):
             second = self._second_look(done)
+            if second is not None and job.tolerance.mode == "auto" and may_be_kinks(second.faults, second.state):
+                second = self._without_kinks(done, second)
+                if not second.faults and all(one.agrees for one in second.state):
+                    done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
             if second is not None:
                 located = explained_places(second)
                 done = replace(done, local=second.comparisons)
@@ -86,10 +94,15 @@ class Step:
                 allowed = drift.noise(self.drift, UNCERTAIN)
                 state = State(job, self.plan, self.step, replace(self.noise, weights=allowed))
                 self.drift = drift.noise(self.drift)
-            found += state.tensors("weight", "parameter", base.weights(), raw.weights())
+            weights = state.tensors("weight", "parameter", base.weights(), raw.weights())
+            found += weights
+            if drift is not None and self.noise is not None and all(one.agrees for one in weights):
+                found += self.after.moments.compare(self.step, self.noise, drift.gradients, done.comparisons)
         buffers = base.buffers(), raw.buffers()
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
+        self.keeping.base.end(base, buffers[0])
+        self.keeping.raw.end(raw, buffers[1])
         base.clear_gradients()
         raw.clear_gradients()
         done = replace(done, comparisons=tuple(found))
@@ -101,8 +114,8 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        for side, session in enumerate((base, raw)):
-            session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward)
+        for side, (session, keeper) in enumerate(((base, self.keeping.base), (raw, self.keeping.raw))):
+            keeper.ran(session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward))
             if side == 0 and _shared(job.base, job.raw):
                 session.clear_gradients()
         located = localise(
@@ -127,6 +140,8 @@ class Step:
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
+        self.keeping.base.end(base)
+        self.keeping.raw.end(raw)
         base.clear_gradients()
         raw.clear_gradients()
         scenes = located.scenes
@@ -142,9 +157,25 @@ class Step:
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
         return done, found if first is None else [explained_state(first, done, self.after)]
 
-    def _second_look(self, done: StepComparison) -> Located | None:
+    def _without_kinks(self, done: StepComparison, second: Located) -> Located:
+        """Of gradients that differ, those that still do when the inputs are a little different."""
+        job = nudged(self.job)
+        again = None if job is None else self._second_look(done, job)
+        if again is None:
+            return second
+        still = places(again.faults, again.state)
+        faults = tuple(fault for fault in second.faults if place_of(fault) in still)
+        state = tuple(one for one in second.state if one.agrees or (one.raw_path, one.name) in still)
+        if len(faults) < len(second.faults) or len(state) < len(second.state):
+            self.notes.append(
+                "some gradients differ where numbers lie on a kink (of a ReLU, of a maximum) and fall to either side "
+                "by rounding; with inputs moved a little they agree"
+            )
+        return replace(second, faults=faults, state=state)
+
+    def _second_look(self, done: StepComparison, job: Job | None = None) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
-        job = self.job
+        job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
             return localise(
@@ -173,6 +204,7 @@ class Step:
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
         base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
+        self.keeping.base.ran(base_trace)
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
@@ -194,7 +226,8 @@ class Step:
                     "deterministic, and nothing can be held against it"
                 )
         watcher = self._watcher(base_trace)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
+        told = self.keeping.raw.beside(self.step, watcher)
+        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=told)
         return self._finished(watcher, base_trace, raw_trace)
 
     def _in_lockstep(self) -> StepComparison:
@@ -205,7 +238,8 @@ class Step:
         with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
             first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
             watcher = self._watcher(first.forward())
-            with raw.begun(self.step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=watcher) as second:
+            told = self.keeping.raw.beside(self.step, watcher)
+            with raw.begun(self.step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=told) as second:
                 second.forward()
                 watcher.wait_for = turns.wait_for
                 traces = turns.run(first.backward, second.backward)
@@ -217,6 +251,7 @@ class Step:
         return (
             job.backward
             and job.tolerance.mode != "auto"
+            and not self.keeping.base.writes
             and all(live.adapter.may_pause(live.model) for live in (job.base, job.raw))
             and not _shared(job.base, job.raw)
         )
@@ -228,6 +263,7 @@ class Step:
 
     def _finished(self, watcher: SideBySide, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
         job = self.job
+        self.keeping.raw.ran(raw_trace)
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from padiff.engine.local import Key
 from padiff.errors import DumpError
 from padiff.frameworks.layers import LayerSpec, Stored
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import Array, ModuleNode, Noise, TensorSpec, Usage, Value
+from padiff.records import Array, Call, ModuleNode, Noise, TensorSpec, Usage, Value
 from padiff.store import Dump, LostValue, StepDump, StoredValue, strict
 
 _NUMBERED = ("calls", "made", "ready", "times")
@@ -24,10 +25,11 @@ FOREIGN = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 class StoredTensor:
     """A parameter or buffer of a dump; one object stands for one tensor, under however many paths."""
 
-    __slots__ = ("dtype", "frozen", "shape", "value")
+    __slots__ = ("absent", "dtype", "frozen", "shape", "value")
 
-    def __init__(self, spec: TensorSpec, value: Value | None, frozen: bool) -> None:
-        self.shape, self.dtype, self.value, self.frozen = spec.shape, spec.dtype, value, frozen
+    def __init__(self, spec: TensorSpec, value: Value | None, *, frozen: bool, absent: bool) -> None:
+        self.shape, self.dtype, self.value = spec.shape, spec.dtype, value
+        self.frozen, self.absent = frozen, absent
 
 
 class StoredModule:
@@ -98,6 +100,8 @@ class StoredAdapter:
             return np.resize(np.array(list(seed) or [0.0]), tensor.shape).astype(np.float32)
         if value is not None and not isinstance(value, LostValue):
             return value.numpy()
+        if tensor.absent:  # of a module that was not to be dumped
+            return np.broadcast_to(np.zeros((), np.float32), tensor.shape)
         raise DumpError(f"the dump does not hold the weights of its model ({tensor.dtype}{list(tensor.shape)})")
 
 
@@ -110,6 +114,11 @@ class StoredTree(LiveTree):
 
     def layer_spec(self, index: int) -> LayerSpec | None:
         return self.specs[index]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the dump holds all weights, element by element."""
+        return all(isinstance(t.value, StoredValue) and t.value.whole for t in self.parameters().values())
 
 
 def stored_tree(dump: Dump) -> StoredTree:
@@ -132,7 +141,8 @@ def _stored_tree(dump: Dump) -> StoredTree:
 
     def tensor(path: str, spec: TensorSpec) -> StoredTensor:
         if spec.identity not in tensors:
-            tensors[spec.identity] = StoredTensor(spec, values.get(path), path in frozen)
+            absent = "only" in extra
+            tensors[spec.identity] = StoredTensor(spec, values.get(path), frozen=path in frozen, absent=absent)
         elif tensors[spec.identity].value is None:
             tensors[spec.identity].value = values.get(path)
         return tensors[spec.identity]
@@ -148,7 +158,17 @@ def _stored_tree(dump: Dump) -> StoredTree:
                 found[node.parent].children.append((node.name, known))
         found.append(known)
     adapter: Any = StoredAdapter(tree.framework)
+    nodes = tuple(replace(node, settings=module.settings) for node, module in zip(tree.nodes, found, strict=True))
+    tree = replace(tree, nodes=nodes, environment=_environment(dump))
     return StoredTree(adapter, found[0], tree, tuple(found), dump=dump, specs=_specs(dump))
+
+
+def _environment(dump: Dump) -> dict[str, str]:
+    """Where the dump's model ran, which need not be where it is compared."""
+    facts = {"version": dump.facts.framework_version, "device": dump.facts.device}
+    kept = strict.table(dump.extra.get("environment", {}), "environment")
+    told = {name: strict.text(text, name) for name, text in kept.items()}
+    return {name: text for name, text in facts.items() if text != "unknown"} | told
 
 
 def state_before(step: StepDump) -> dict[str, Value]:
@@ -178,6 +198,27 @@ def stored_noise(step: StepDump) -> tuple[Noise | None, dict[Key, float]]:
     return (None if empty else noise), local
 
 
+def fed_noise(step: StepDump) -> Noise | None:
+    """What rounding was predicted to do to the gradients of parameters when every call is fed base's tensors."""
+    rows = step.noise
+    if "fed_parameters" not in rows and "fed_loss" not in rows:
+        return None
+    return Noise(parameters=rows.get("fed_parameters", {}), loss=rows.get("fed_loss", {}).get(""))
+
+
+def reference_calls(step: StepDump) -> tuple[Call, ...] | None:
+    """The calls of a step under the numbers that its borders go by; None where these were not looked at."""
+    numbers = step.extra.get("reference")
+    if step.borders is None or not isinstance(numbers, list) or len(numbers) != len(step.calls):
+        return None
+    found = []
+    for call, row in zip(step.calls, numbers, strict=True):
+        slots = [replace(slot, tensor=n) for slot, n in zip((*call.inputs, *call.outputs), row, strict=True)]
+        count = len(call.inputs)
+        found.append(replace(call, inputs=tuple(slots[:count]), outputs=tuple(slots[count:])))
+    return tuple(found)
+
+
 def stored_usage(step: StepDump) -> Usage:
     """In which order the model used its tensors; empty where that was not seen. Outputs are those of the trace."""
     rows = step.extra.get("usage")
@@ -187,15 +228,44 @@ def stored_usage(step: StepDump) -> Usage:
     return Usage(dict(rows["tensors"]), calls, made, ready, times, root_outputs(step))
 
 
+def root_call(step: StepDump) -> Call | None:
+    """The first call of the model itself."""
+    return min((call for call in step.calls if call.parent < 0), key=lambda call: call.index, default=None)
+
+
+def stored_returned(live: StoredTree, places: Sequence[str]) -> tuple[list[tuple[str, Array]], dict[str, Array]]:
+    """What a model, and the modules around some places, returned in the dump's first step."""
+    assert live.dump is not None
+    step = live.dump.steps[0]
+    made: dict[str, Array] = {}
+    for call in step.calls:
+        floating = [slot.value for slot in call.outputs if slot.value.dtype.startswith(("float", "bfloat"))]
+        if floating and call.path not in made:
+            made[call.path] = floating[0].numpy()
+    found: dict[str, Array] = {}
+    for place in places:
+        inner = place
+        while inner and inner not in made:
+            inner = inner.rpartition(".")[0]
+        if inner:
+            found[place] = made[inner]
+    return list(root_outputs(step)), found
+
+
 def root_outputs(step: StepDump) -> tuple[tuple[str, Array], ...]:
     """The floating tensors that the model returned in its first call."""
-    root = min((call for call in step.calls if call.parent < 0), key=lambda call: call.index, default=None)
+    root = root_call(step)
     slots = {slot.tensor: slot for slot in reversed(() if root is None else root.outputs)}
     return tuple(
         (slot.name, slot.value.numpy())
         for slot in reversed(slots.values())
         if slot.value.dtype.startswith(("float", "bfloat")) and getattr(slot.value, "whole", True)
     )
+
+
+def dtype_named(name: str) -> Any:
+    """A dtype by the name it has everywhere here."""
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _specs(dump: Dump) -> tuple[LayerSpec | None, ...]:

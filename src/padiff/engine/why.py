@@ -8,7 +8,7 @@ from dataclasses import replace
 from padiff.diagnose import divergences_of
 from padiff.diagnose.causes import differing_settings, explain, stopped_gradient
 from padiff.diagnose.scene import Scene
-from padiff.engine.after_step import AfterStep
+from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.localise import Located
 from padiff.records import Cause, Divergence, Fault, StepComparison
 from padiff.report.picture import picture_of
@@ -17,6 +17,10 @@ MOST_EXPLAINED = 3
 """Places whose causes are looked for; trying them takes runs of the model."""
 MOST_DRAWN = 20
 """Places that are given a picture of their error."""
+
+REMEMBERED = (
+    "gradients and weights agree and what the optimizer remembers for its next steps doesn't: look at the optimizer"
+)
 
 FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 """What may go wrong while a cause is looked for: the place is worth knowing without one."""
@@ -36,6 +40,8 @@ def explained_places(located: Located) -> list[Divergence]:
 
 def explained_state(divergence: Divergence, done: StepComparison, after: AfterStep) -> Divergence:
     """What shows in weights or buffers after the step, or in gradients that are not there."""
+    if moment_of(divergence.comparison):
+        divergence = replace(divergence, note=REMEMBERED)
 
     def explained() -> Divergence:
         if divergence.phase == "weight":

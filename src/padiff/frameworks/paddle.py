@@ -18,6 +18,7 @@ import paddle
 
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
@@ -170,6 +171,22 @@ class PaddleAdapter:
             found["weight_decay"] = coefficient
         return found
 
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
+
+    def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        names = ["moment1", "moment2"]
+        if isinstance(optimizer, paddle.optimizer.Momentum):
+            names.append("velocity")
+        found: dict[str, dict[str, Any]] = {}
+        for name in names:
+            held = getattr(optimizer, "_accumulators", {}).get(name, {})
+            for path, parameter in parameters.items():
+                moment = held.get(parameter.name)
+                if moment is not None and moment.shape == parameter.shape:
+                    found.setdefault(name, {})[path] = moment
+        return found
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
@@ -295,6 +312,13 @@ class PaddleAdapter:
         parts = [output.mean() * (int(output.size) / total) for output in outputs if int(output.size)]
         return functools.reduce(lambda a, b: a + b, parts)
 
+    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+        terms = []
+        for output, direction in outputs:
+            wide = output if output.dtype == paddle.float64 else output.astype("float32")
+            terms.append((wide * _from_numpy(np.array(direction)).to(output.place).astype(wide.dtype)).sum())
+        return functools.reduce(lambda a, b: a + b, terms)
+
     def backward(self, loss: Any) -> None:
         loss.backward()
 
@@ -317,6 +341,10 @@ class PaddleAdapter:
         for tensor in model.parameters():
             return tensor.place
         return paddle.get_device()
+
+    def ranks(self) -> tuple[int, int] | None:
+        distributed = paddle.distributed
+        return (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else None
 
     # --- leaving things as they were
 

@@ -82,6 +82,11 @@ class Adapter(Protocol):
         """Plain settings of an optimizer under shared names (``lr``, ``weight_decay``, ``beta1``), and its kind."""
         ...
 
+    def environment(self, model: Any) -> dict[str, str]:
+        """Where and how the model runs, question to answer: ``version``, ``device``, ``threads``, and what decides
+        about precision. An adapter may leave it out."""
+        ...
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]: ...
@@ -186,6 +191,10 @@ class Adapter(Protocol):
         ...
 
     def device_of(self, model: Any) -> Any: ...
+
+    def ranks(self) -> tuple[int, int] | None:
+        """Which of how many processes this is, where they run together; an adapter may leave this out."""
+        ...
 
     # --- leaving things as they were
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from padiff.errors import ArgumentError
+from padiff.frameworks.lookup import layer_spec
 from padiff.frameworks.protocol import Adapter
-from padiff.frameworks.tree import layer_spec
 
 SYNONYMS = {
     "epsilon": "eps",
@@ -144,6 +144,14 @@ def optimizer_settings_of(adapter: Adapter, optimizer: Any) -> dict[str, Any]:
     """The adapter's word; nothing where it has none."""
     own = getattr(adapter, "optimizer_settings", None)
     found: dict[str, Any] = own(optimizer) if own is not None else {}
+    return found
+
+
+def optimizer_moments_of(adapter: Adapter, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What an optimizer remembers of each parameter: ``moment1`` and ``moment2``, running means of gradients and of
+    their squares, and ``velocity``, what momentum adds up. By name and path; nothing where the adapter cannot tell."""
+    own = getattr(adapter, "optimizer_moments", None)
+    found: dict[str, dict[str, Any]] = own(optimizer, parameters) if own is not None else {}
     return found
 
 

@@ -20,6 +20,7 @@ from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
+from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -105,6 +106,20 @@ class TorchAdapter:
         if betas is not None:
             found["beta1"], found["beta2"] = (float(beta) for beta in betas)
         return {"kind": type(optimizer).__name__} | found
+
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
+
+    def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        names = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
+        if isinstance(optimizer, torch.optim.SGD):
+            names["momentum_buffer"] = "velocity"
+        found: dict[str, dict[str, Any]] = {}
+        for path, parameter in parameters.items():
+            for own, held in optimizer.state.get(parameter, {}).items():
+                if own in names and isinstance(held, torch.Tensor) and held.shape == parameter.shape:
+                    found.setdefault(names[own], {})[path] = held
+        return found
 
     # --- tensors
 
@@ -235,6 +250,13 @@ class TorchAdapter:
             return outputs[0].mean()
         return sum(output.mean() * (output.numel() / total) for output in outputs if output.numel())
 
+    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+        terms = []
+        for output, direction in outputs:
+            wide = output if output.dtype == torch.float64 else output.float()
+            terms.append((wide * torch.from_numpy(np.array(direction)).to(wide)).sum())
+        return sum(terms[1:], terms[0])
+
     def backward(self, loss: Any) -> None:
         loss.backward()
 
@@ -262,6 +284,12 @@ class TorchAdapter:
         for tensor in model.buffers():
             return tensor.device
         return "cpu"
+
+    def ranks(self) -> tuple[int, int] | None:
+        distributed = torch.distributed
+        if not distributed.is_available() or not distributed.is_initialized():
+            return None
+        return distributed.get_rank(), distributed.get_world_size()
 
     # --- leaving things as they were
 

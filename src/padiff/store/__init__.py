@@ -5,7 +5,7 @@ from padiff.store.nested import Opaque
 from padiff.store.places import dumps_below, place
 from padiff.store.reader import Dump, StepDump
 from padiff.store.statistics import Gap, Stats, gap, statistics
-from padiff.store.step_writer import StepWriter
+from padiff.store.step_writer import Seen, StepWriter
 from padiff.store.steps import Borders, Draw
 from padiff.store.values import LostValue, StoredValue
 from padiff.store.writer import DumpWriter, Kind
@@ -20,6 +20,7 @@ __all__ = [
     "Kind",
     "LostValue",
     "Opaque",
+    "Seen",
     "Stats",
     "StepDump",
     "StepWriter",

@@ -81,6 +81,16 @@ class Dump:
         """What its shards and steps take on disk."""
         return sum(self._sizes.values())
 
+    @property
+    def sources(self) -> Mapping[str, Mapping[int, str]]:
+        """File to line number to text, as it was when the dump was written."""
+        return self._sources.files()
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that the index says: two dumps have one if they are copies."""
+        return digest((self.path / INDEX).read_bytes()).hex()
+
     def source_line(self, frame: Frame) -> SourceLine:
         """A line of the user's code as it was when the dump was written."""
         return self._sources.line(frame)

@@ -24,6 +24,10 @@ class Handle:
         self.number: int | None = None
 
 
+class Seen(int):
+    """A tensor of the trace by its number, among arguments."""
+
+
 class Takes(Protocol):
     """Takes tensors, and steps that have ended."""
 
@@ -94,17 +98,22 @@ class StepWriter:
         self._more["buffers_before"] = self._state("buffer", buffers)
 
     def borders(
-        self, contributions: Mapping[tuple[int, int], Value | Array], arrivals: Mapping[int, Value | Array]
+        self,
+        contributions: Mapping[tuple[int, int], Value | Array],
+        arrivals: Mapping[int, Value | Array],
+        same: Mapping[int, int] | None = None,
     ) -> None:
-        """Gradients at the borders of each call; one that is the tensor's own gradient is not stored again."""
+        """Gradients at the borders of each call; one that is the tensor's own gradient is not stored again.
+
+        ``same`` leads from the numbers used here to those of the trace, where they are others."""
+        number = same or {}
+
+        def kept(tensor: int, value: Value | Array) -> Any:
+            return self._reference(value, False, f"gradient {number.get(tensor, tensor)}")
+
         self._more["borders"] = {
-            "contributions": [
-                [call, tensor, self._reference(value, False, f"gradient {tensor}")]
-                for (call, tensor), value in contributions.items()
-            ],
-            "arrivals": [
-                [tensor, self._reference(value, False, f"gradient {tensor}")] for tensor, value in arrivals.items()
-            ],
+            "contributions": [[call, tensor, kept(tensor, one)] for (call, tensor), one in contributions.items()],
+            "arrivals": [[tensor, kept(tensor, one)] for tensor, one in arrivals.items()],
         }
 
     def arguments(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
@@ -160,6 +169,8 @@ class StepWriter:
         return {path: self._reference(value, False, f"{role} {path}") for path, value in values.items()}
 
     def _argument(self, value: Any) -> Any:
+        if isinstance(value, Seen):
+            return self._tensors.get(value)
         return self._reference(value, False) if isinstance(value, np.ndarray | np.generic) or _is_value(value) else None
 
     def _reference(self, value: Any, owned: bool, key: str | None = None) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from padiff.weights.fitting import (
     MOST_JOINED,
@@ -46,6 +47,8 @@ def assign(
     base, raw = rest(base, raw, found)
     found, base, raw = _leftovers(base, raw)
     pairs += found
+    found, base, raw = _of_other_sizes(base, raw)
+    pairs += found
     if any(unit.required for unit in base) and any(unit.required for unit in raw):
         found, base, raw = _in_halves(base, raw)
         pairs += found
@@ -59,6 +62,25 @@ def _leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair
         pairs += found
         base, raw = rest(base, raw, found)
     return pairs, list(base), list(raw)
+
+
+def _of_other_sizes(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    """Layers that return another number of elements than their partners: padded elsewhere, or wrong."""
+    known: dict[int, Unit] = {}
+
+    def without_size(units: Sequence[Unit]) -> list[Unit]:
+        found = [replace(unit, made=0) for unit in units]
+        known.update((id(new), old) for new, old in zip(found, units, strict=True))
+        return found
+
+    sizeless = without_size(base), without_size(raw)
+    pairs = _Alignment(*map(_in_named_order, sizeless)).pairs()
+    found, base_left, raw_left = _leftovers(*rest(*sizeless, pairs))
+    restored = [
+        replace(pair, base=tuple(known[id(u)] for u in pair.base), raw=tuple(known[id(u)] for u in pair.raw))
+        for pair in (*pairs, *found)
+    ]
+    return restored, [known[id(unit)] for unit in base_left], [known[id(unit)] for unit in raw_left]
 
 
 def _in_halves(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:

@@ -69,7 +69,31 @@ def plan_by_use(
     tied, raw_left = _tied(base_units, raw_left)
     plan = _Checked(base, raw, bool(raw_use.tensors), lossy).plan(every, tied, base_left, raw_left)
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
-    return Proposal(plan, pairs, questions, (base_use, raw_use))
+    wrapped = [_at_wrapper(pair, (base, raw), (base_use, raw_use)) for pair in pairs]
+    return Proposal(plan, wrapped, questions, (base_use, raw_use))
+
+
+def _at_wrapper(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Usage, Usage]) -> UnitPair:
+    """Where a layer returns more or less than its partner, and a wrapper around it just as much (it pads, the wrapper
+    crops), the wrapper is the partner."""
+    if len(pair.base) != 1 or len(pair.raw) != 1 or not pair.base[0].made or not pair.raw[0].made:
+        return pair
+    one, other = pair.base[0], pair.raw[0]
+    if one.made == other.made:
+        return pair
+    base, raw = _wrapper(one, other.made, lives[0], uses[0]), _wrapper(other, one.made, lives[1], uses[1])
+    if raw is not None:
+        return replace(pair, raw=(raw,))
+    return pair if base is None else replace(pair, base=(base,))
+
+
+def _wrapper(unit: Unit, made: int, live: LiveTree, use: Usage) -> Unit | None:
+    node = unit.node
+    while node.parent >= 0 and len(live.tree.nodes[node.parent].children) == 1:
+        node = live.tree.nodes[node.parent]
+        if use.made.get(node.index) == made:
+            return replace(unit, node=node, path=node.path)
+    return None
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:
@@ -116,8 +140,8 @@ class _Checked:
             for unit in base_left
             if any(id(self.base_tensors[a.held.path]) not in read for a in unit.atoms.values())
         ]
-        extra = [unit for unit in raw_left if self.ran and unit.use < math.inf]
-        none_left = not any(unit.use < math.inf and unit.required for unit in base_left)
+        extra = [unit for unit in raw_left if self.ran and unit.use < math.inf and unit.required]
+        none_left = not any(unit.use < math.inf and unit.required and self._learnt(unit) for unit in base_left)
         few = self.ran and none_left and len(extra) <= MOST_EXTRA * len(self.raw.parameters())
         missing: list[Held] = []
         for unit in raw_left:
@@ -129,6 +153,10 @@ class _Checked:
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"
             unmatched += [Unmatched("base", atom.held.path, atom.held.role, why) for atom in unit.atoms.values()]
         return WeightPlan(tuple(entries), (), tuple(unmatched), tuple(found))
+
+    def _learnt(self, unit: Unit) -> bool:
+        """A frozen table may be what raw computes for itself."""
+        return any(self.base.adapter.requires_grad(self.base_tensors[a.held.path]) for a in unit.atoms.values())
 
     def _ties(self, pairs: Sequence[UnitPair]) -> list[WeightProblem]:
         """Two paths of raw that are one tensor must be filled from equal tensors of base."""

@@ -15,6 +15,8 @@ from padiff.records import Array, Cause
 def optimizer(trial: Trial) -> Iterator[Cause]:
     """What each side added to the weight in the step, against each other, the weight and its gradient."""
     scene = trial.scene
+    if scene.moment and trial.same_shape:
+        yield from replayed(trial)
     if scene.phase != "weight" or scene.before is None or not trial.same_shape:
         return
     before = plain(trial.cut(scene.before))

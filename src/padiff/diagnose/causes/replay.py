@@ -54,8 +54,8 @@ def way_of(settings: Mapping[str, Any]) -> Way | None:
     return replace(Way(_KINDS[kind], 0.0, apart=kind == "adamw"), **known)
 
 
-def stepped(way: Way, start: Array, gradients: tuple[Array, ...]) -> Array:
-    """The weight after all steps."""
+def stepped(way: Way, start: Array, gradients: tuple[Array, ...]) -> dict[str, Array]:
+    """The weight after all steps, and what the optimizer remembers of it."""
     weight, first, second = start, np.zeros_like(start), np.zeros_like(start)
     for step, gradient in enumerate(gradients, 1):
         gradient = -gradient if way.maximize else gradient
@@ -72,7 +72,7 @@ def stepped(way: Way, start: Array, gradients: tuple[Array, ...]) -> Array:
         second = way.beta2 * second + (1 - way.beta2) * np.square(gradient)
         one, two = (1 - way.beta1**step, 1 - way.beta2**step) if way.corrected else (1.0, 1.0)
         weight = weight - way.lr * (first / one) / (np.sqrt(second / two) + way.eps)
-    return weight
+    return {"": weight} | ({"moment1": first, "moment2": second} if way.adaptive else {"velocity": first})
 
 
 def replayed(trial: Trial) -> Iterator[Cause]:
@@ -86,8 +86,8 @@ def replayed(trial: Trial) -> Iterator[Cause]:
         return
 
     def makes(way: Way, weight: Array) -> bool:
-        made = stepped(way, start, gradients)
-        return gap(weight, made) <= 0.1 * trial.gap and trial.agree(weight, made)
+        made = stepped(way, start, gradients).get(scene.moment)
+        return made is not None and gap(weight, made) <= 0.1 * trial.gap and trial.agree(weight, made)
 
     if not makes(right, trial.expected):
         return

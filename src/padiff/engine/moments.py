@@ -1,0 +1,96 @@
+"""What optimizers remember from step to step, compared: a wrong beta shows there at once, and in weights a step later.
+
+Adam corrects its moments in the first step so that betas cancel out, and later steps are uncertain where gradients are
+small. What it remembers is certain from the first step on, where the gradients agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from padiff.capture.held import HostValue
+from padiff.compare.measure import rms
+from padiff.engine.job import Job
+from padiff.engine.state import State
+from padiff.frameworks.settings import optimizer_moments_of
+from padiff.records import Array, Comparison, Noise, Value, WeightPlan
+
+MOMENTS = ("moment1", "moment2", "velocity")
+"""Running sums of gradients, of their squares, and of what momentum adds up."""
+LAST_PLACE = 6e-8
+"""One less a beta is made in single precision by some: so much of the beta, which is more of what is left."""
+
+ByPath = Mapping[str, Array]
+
+
+class Moments:
+    """Both optimizers' moments after each step, and how far rounding may have moved base's."""
+
+    def __init__(self, job: Job, plan: WeightPlan) -> None:
+        self._job, self._plan = job, plan
+        self._shares: dict[tuple[str, str], float] = {}
+        """Which share of a gradient, or of its square, a moment takes in."""
+        self._noise: dict[tuple[str, str], float] = {}
+        self.now: dict[str, tuple[ByPath, ByPath]] = {}
+        """Base's and raw's as they are."""
+
+    def compare(self, step: int, noise: Noise, gradients: ByPath, compared: Sequence[Comparison]) -> list[Comparison]:
+        """After a step of both; ``gradients`` are those of base that it was made with, ``compared`` says how far raw's
+        were from them."""
+        sides = [self._read(side) for side in (0, 1)]
+        self.now = {
+            name: (sides[0][name], sides[1][name]) for name in MOMENTS if sides[0].get(name) and sides[1].get(name)
+        }
+        apart = self._apart(compared)
+        found: list[Comparison] = []
+        for name, (base, raw) in self.now.items():
+            allowed = {
+                path: self._allowed(
+                    name, path, moment, gradients[path], max(noise.parameters[path], apart.get(path, 0.0))
+                )
+                for path, moment in base.items()
+                if path in gradients and path in noise.parameters
+            }
+            state = State(self._job, self._plan, step, Noise(weights=allowed))
+            known = {path: base[path] for path in allowed}
+            for one in state.tensors("weight", "parameter", _values(known), _values(raw)):
+                if one.outcome.reason != "structure":  # a parameter that only one side's optimizer has seen
+                    found.append(replace(one, name=f"{one.name}: {name}"))
+        return found
+
+    def _read(self, side: int) -> dict[str, ByPath]:
+        assert self._job.optimizers is not None
+        live, optimizer = (self._job.base, self._job.raw)[side], self._job.optimizers[side]
+        if not live.adapter.is_optimizer(optimizer):
+            return {}
+        tensors = optimizer_moments_of(live.adapter, optimizer, live.parameters())
+        return {
+            name: {path: np.array(live.adapter.to_numpy(tensor)) for path, tensor in held.items()}
+            for name, held in tensors.items()
+        }
+
+    def _apart(self, compared: Sequence[Comparison]) -> dict[str, float]:
+        """Base's parameters to how far raw's gradients are from theirs."""
+        sources = {entry.path: [source.path for source in entry.sources] for entry in self._plan.entries}
+        found: dict[str, float] = {}
+        for one in compared:
+            if one.phase == "gradient" and one.outcome.numbers is not None:
+                for path in sources.get(f"{one.raw_path}.{one.name}".lstrip("."), ()):
+                    found[path] = max(found.get(path, 0.0), one.outcome.numbers.rmse)
+        return found
+
+    def _allowed(self, name: str, path: str, moment: Array, gradient: Array, noise: float) -> float:
+        taken = np.square(gradient.astype(np.float64)) if name == "moment2" else gradient
+        size = rms(taken)
+        share = self._shares.setdefault((name, path), rms(moment) / size if size else 1.0)
+        moved = 2 * float(np.abs(gradient).max(initial=0.0)) * noise if name == "moment2" else noise
+        key = name, path
+        self._noise[key] = self._noise.get(key, 0.0) + share * moved
+        return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * rms(moment)
+
+
+def _values(arrays: ByPath) -> dict[str, Value | None]:
+    return {path: HostValue(array) for path, array in arrays.items()}

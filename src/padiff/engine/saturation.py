@@ -1,0 +1,65 @@
+"""Gradients that hardly get through: what is left of one behind a saturated function is rounding of what came in.
+
+The slope of a tanh, a sigmoid or a softmax far out is one less its value, or its value times that. It is a few units in
+the last place of one, or zero, and a framework that rounds the value the other way makes another slope of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from padiff.capture.perturb import spacing_of
+from padiff.compare.measure import rms
+from padiff.records import Call, Outcome, Role, StepTrace, Value
+
+ROUNDED = 2.0
+"""Units in the last place of what comes in, by which it may come out wrong."""
+ALL_ROUNDING = 16.0
+"""Units in the last place of what comes in, below which what comes out is nothing but rounding."""
+SMALL = 1e-3
+"""Relative error of what does come out, below which it may be rounding of what came in."""
+
+
+class Saturation:
+    """Knows what comes in from behind at each place of base's step."""
+
+    def __init__(
+        self, trace: StepTrace, contributions: Mapping[tuple[int, int], Value], arrivals: Mapping[int, Value]
+    ) -> None:
+        self._contributions, self._arrivals = contributions, arrivals
+        self._calls = {call.index: call for call in trace.calls}
+        self._inside: dict[int, list[Call]] = defaultdict(list)
+        for call in trace.calls:
+            self._inside[call.parent].append(call)
+
+    def explains(self, role: Role, base: Call, outcome: Outcome) -> bool:
+        """Whether a gradient that a call sends back (``input``), or that arrives at it, differs by such rounding."""
+        numbers = outcome.numbers
+        if outcome.agrees or outcome.reason != "values" or numbers is None:
+            return False
+        unit = max(
+            (spacing_of(value.numpy().dtype) * rms(value.numpy()) for value in self._behind(role, base)), default=0
+        )
+        few = numbers.base_rms <= ALL_ROUNDING * unit
+        return numbers.rmse <= ROUNDED * unit and (few or numbers.rmse <= SMALL * numbers.base_rms)
+
+    def _behind(self, role: Role, base: Call) -> Iterable[Value]:
+        if role == "input":
+            yield from self._arriving(base)
+            yield from self._sent_back(self._inside[base.index])
+            return
+        around = self._calls.get(base.parent)
+        if around is not None:
+            yield from self._arriving(around)
+        yield from self._sent_back(call for call in self._inside[base.parent] if call.index > base.index)
+
+    def _arriving(self, call: Call) -> Iterable[Value]:
+        return (self._arrivals[slot.tensor] for slot in call.outputs if slot.tensor in self._arrivals)
+
+    def _sent_back(self, calls: Iterable[Call]) -> Iterable[Value]:
+        for call in calls:
+            for slot in call.inputs:
+                value = self._contributions.get((call.index, slot.tensor))
+                if value is not None:
+                    yield value

@@ -1,0 +1,70 @@
+"""What optimizers remember is compared: it tells of a beta before weights do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+import pytest
+import torch
+
+import padiff
+from tests.twins import PAIRS, batch, net
+
+Make = Callable[[Any], Any]
+
+
+def adam(model: Any, b1: float = 0.9, b2: float = 0.999, decay: float = 0.0, apart: bool = True) -> Any:
+    if isinstance(model, torch.nn.Module):
+        kind = torch.optim.AdamW if apart else torch.optim.Adam
+        return kind(model.parameters(), lr=1e-3, betas=(b1, b2), eps=1e-3, weight_decay=decay)
+    other = paddle.optimizer.AdamW if apart else paddle.optimizer.Adam
+    return other(1e-3, b1, b2, epsilon=1e-3, parameters=model.parameters(), weight_decay=decay)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "beta1": ({"b1": 0.8}, "moment1"),
+    "beta1, hardly": ({"b1": 0.91}, "moment1"),
+    "beta2": ({"b2": 0.99}, "moment2"),
+    "beta2, hardly": ({"b2": 0.9985}, "moment2"),
+}
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("what", WRONG)
+def test_betas_show_in_the_first_step(frameworks: tuple[str, str], what: str) -> None:
+    changed, moment = WRONG[what]
+    base, raw = (net(framework) for framework in frameworks)
+    found = padiff.compare(base, raw, batch(), optimizers=(adam(base), adam(raw, **changed)), steps=3).divergence
+    assert found is not None
+    assert (found.phase, found.role, found.step) == ("weight", "parameter", 0)
+    assert found.comparison.name.endswith(f": {moment}")
+    assert found.note.endswith("look at the optimizer")
+    assert found.causes[0].name == "betas"
+    assert what.partition(",")[0] in found.causes[0].evidence
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("changed", [{}, {"b1": 0.8, "b2": 0.99}, {"decay": 0.1}, {"decay": 0.1, "apart": False}])
+def test_moments_agree(frameworks: tuple[str, str], changed: dict[str, Any]) -> None:
+    base, raw = (net(framework) for framework in frameworks)
+    optimizers = adam(base, **changed), adam(raw, **changed)
+    result = padiff.compare(base, raw, batch(), optimizers=optimizers, steps=4)
+    assert result.aligned, str(result.divergence)
+    names = {one.name.partition(": ")[2] for step in result.steps for one in step.comparisons if one.phase == "weight"}
+    assert names == {"", "moment1", "moment2"}
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_velocities_agree(frameworks: tuple[str, str]) -> None:
+    base, raw = (net(framework) for framework in frameworks)
+
+    def made(model: Any) -> Any:
+        if isinstance(model, torch.nn.Module):
+            return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
+        return paddle.optimizer.Momentum(1e-2, 0.9, parameters=model.parameters(), weight_decay=0.1)
+
+    result = padiff.compare(base, raw, batch(), optimizers=(made(base), made(raw)), steps=3)
+    assert result.aligned, str(result.divergence)
+    assert any(one.name.endswith(": velocity") for one in result.steps[2].comparisons)
