@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -80,6 +80,8 @@ class Recorder:
         self._listener = listener
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
+        self.made: Callable[[int, Held], None] | None = None
+        """Told of every gradient that was put there."""
         self._live = live
         self._adapter: Adapter = live.adapter
         self._node_of = live.node_of()
@@ -316,6 +318,8 @@ class Recorder:
             self._observer.on_gradient(number, held)
         else:
             self.gradients[number] = held
+            if self.made is not None:
+                self.made(number, held)
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""
@@ -409,6 +413,7 @@ class Recorder:
         self.known_tensors.clear()
         self._by_storage.clear()
         self._unindexed.clear()
+        self._ops = None  # it knows the recorder, too: neither would go before the collector comes
 
     # --- the user's lines
 

@@ -97,6 +97,26 @@ class Session:
 
         A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded, too, ``ops``
         which ops of modules' own code are."""
+        with self.begun(
+            step, arguments, loss_fn=loss_fn, backward=backward, observer=observer, feeder=feeder, hooks=hooks, ops=ops
+        ) as running:
+            running.forward()
+            return running.backward()
+
+    @contextmanager
+    def begun(
+        self,
+        step: int,
+        arguments: Arguments,
+        *,
+        loss_fn: Loss,
+        backward: bool,
+        observer: Observer | None = None,
+        feeder: Feeder | None = None,
+        hooks: bool = True,
+        ops: WantedOps | None = None,
+    ) -> Iterator[Step]:
+        """The same in two parts, for who has something else to do in between."""
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
@@ -112,8 +132,7 @@ class Session:
         running = Step(self, step, arguments, loss_fn, gradients, recorder, listener)
         self._under_way = recorder
         try:
-            running.forward()
-            return running.backward()
+            yield running
         finally:
             self._under_way = None
             running.close()
@@ -229,26 +248,27 @@ class Step:
         self._listener = listener
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
-        self._recorder = recorder
+        self.recorder = recorder
         self._loss: Any = None
         self._trace: StepTrace | None = None
 
-    def forward(self) -> None:
-        """Run the model and its loss."""
+    def forward(self) -> StepTrace:
+        """Run the model and its loss; gradients are added to what is returned as backward makes them."""
         session, adapter = self._session, self._session.live.adapter
         with (
             spared_collector(),
             session.drawing(),
             watching_draws(adapter, self._listener),
-            self._recorder.attached(session.nodes),
+            self.recorder.attached(session.nodes),
         ):
             output = self._call()
             self._loss = self._loss_of(output)
         held = None if self._loss is None else Held(adapter, self._loss)
-        calls = tuple(self._recorder.calls)
+        calls = tuple(self.recorder.calls)
         session.saw(calls)
         draws = () if self._listener is None else tuple(self._listener.draws)
-        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {}, draws=draws)
+        self._trace = StepTrace(self._step, calls, self.recorder.gradients, held, {}, draws=draws)
+        return self._trace
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""
@@ -262,7 +282,7 @@ class Step:
             with (
                 spared_collector(),
                 self._session.explained(self._step, "in backward"),
-                self._recorder.taking_gradients(),
+                self.recorder.taking_gradients(),
                 in_backward(self._listener) as listener,
                 watching_draws(adapter, listener),
             ):
@@ -275,7 +295,7 @@ class Step:
 
     def close(self) -> None:
         self._loss = None
-        self._recorder.close()
+        self.recorder.close()
         if self._trace is not None and isinstance(self._trace.loss, Held):
             self._trace.loss.detach()
 
@@ -283,7 +303,7 @@ class Step:
         try:
             return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
         except Exception as error:
-            path = self._recorder.raised_in()
+            path = self.recorder.raised_in()
             where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
             _note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
             raise

@@ -75,6 +75,11 @@ class Randomness:
             self.replayed += raw.listener.replayed
         return trace
 
+    @property
+    def quiet(self) -> bool:
+        """Nobody listens, as things look."""
+        return not (self._draws["base"] or self._draws["raw"])
+
     def begins_to_listen(self) -> bool:
         """Whether base has not been listened to so far, and will be from now on."""
         begins = self._replays and not self._draws["base"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
@@ -18,6 +19,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
+from padiff.engine.lockstep import Lockstep
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
@@ -35,6 +37,9 @@ from padiff.records import (
     Value,
     WeightPlan,
 )
+
+LARGE = 1 << 23
+"""Bytes of a model, or of what flows through it, from which on both backward passes take turns."""
 
 
 class Step:
@@ -214,6 +219,10 @@ class Step:
 
     def _side_by_side(self) -> StepComparison:
         job, base = self.job, self.base
+        if self._may_run_in_turns():
+            done = self._in_lockstep()
+            if done is not None:
+                return done
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
         base_trace = self.randomness.run_base(lambda: self._run(0, base_arguments), lambda: self._forward(0))
@@ -240,13 +249,68 @@ class Step:
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"
                 )
-        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
-        watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        watcher = self._watcher(base_trace)
         self.keeping.base.ran(base_trace)
         told = self.keeping.raw.beside(self.step, watcher)
         raw_trace = self.randomness.run_raw(
             base_trace.calls, lambda: self._run(1, raw_arguments, told), lambda: self._forward(1)
         )
+        return self._finished(watcher, base_trace, raw_trace)
+
+    def _in_lockstep(self) -> StepComparison | None:
+        """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
+
+        None where base turns out to draw random numbers, which raw is to be given; it is then as before the step.
+        """
+        job, base, raw = self.job, self.base, self.raw
+        base_arguments, raw_arguments = job.arguments()
+        turns = Lockstep()
+        with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
+            first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
+            seen = first.forward()
+            if base.drew and self.randomness.begins_to_listen():
+                base.rewind()
+                return None
+            self.randomness.run_base(lambda: seen, lambda: seen)
+            watcher = self._watcher(seen)
+            told = self.keeping.raw.beside(self.step, watcher)
+            with raw.begun(self.step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=told) as second:
+                second.forward()
+                watcher.wait_for = turns.wait_for
+                base_trace, raw_trace = turns.run(first.backward, second.backward)
+        raw_trace = self.randomness.run_raw(seen.calls, lambda: raw_trace, lambda: self._forward(1))
+        return self._finished(watcher, base_trace, raw_trace)
+
+    def _may_run_in_turns(self) -> bool:
+        """Nobody asks for base's tensors before raw runs, and no parameter takes the gradients of both."""
+        job = self.job
+        return (
+            job.backward
+            and job.tolerance.mode != "auto"
+            and not job.ops
+            and self.randomness.quiet
+            and self._is_large()
+            and not self.keeping.base.writes
+            and all(live.adapter.may_pause(live.model) for live in (job.base, job.raw))
+            and not _shared(job.base, job.raw)
+        )
+
+    def _is_large(self) -> bool:
+        """Whether gradients that wait would be worth more than the changing over; a guess, before anything has run."""
+        base = self.job.base
+        weights = sum(math.prod(base.adapter.shape(one)) for one in base.parameters().values())
+        arguments = self.job.arguments()[0]
+        given = base.adapter.flatten((arguments.args, dict(arguments.kwargs)))
+        inputs = sum(math.prod(base.adapter.shape(tensor)) for _, tensor in given)
+        return 4 * max(weights, inputs * len(base.modules)) >= LARGE
+
+    def _watcher(self, base: StepTrace) -> SideBySide:
+        job = self.job
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
+        return SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+
+    def _finished(self, watcher: SideBySide, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
+        job = self.job
         self.keeping.raw.ran(raw_trace)
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)

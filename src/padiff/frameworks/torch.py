@@ -280,6 +280,14 @@ class TorchAdapter:
     def backward(self, loss: Any) -> None:
         loss.backward()
 
+    def may_pause(self, model: Any) -> bool:
+        here_only = (
+            any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._len_torch_function_stack()
+        )
+        return not here_only and all(parameter.device.type == "cpu" for parameter in model.parameters())
+
     def gradient(self, parameter: Any) -> Any | None:
         return parameter.grad
 
