@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from padiff.api import check_steps
 from padiff.autodiff.roles import PLACES, take_models
+from padiff.capture.functions import ENVIRONMENT, named_in_environment
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Tolerance
@@ -132,6 +133,9 @@ def _checked(
     ops = os.environ.get("PADIFF_API_CHECK", "OFF").strip().upper() in ("ON", "TRUE", "1")
     if ops:
         notes.append("PADIFF_API_CHECK=ON: the ops in modules' own code are compared, too")
+        _, lost = named_in_environment()
+        if lost:
+            notes.append(f"{ENVIRONMENT}: there is no {', no '.join(lost)} here to be seen")
     return Options(
         first=first,
         second=second,

@@ -76,7 +76,7 @@ def _find(name: str) -> tuple[Any, str, Callable[..., Any]]:
     for length in range(len(parts) - 1, 0, -1):
         try:
             owner = importlib.import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
+        except ImportError:
             continue
         rest = parts[length:]
         break
@@ -91,9 +91,26 @@ def _find(name: str) -> tuple[Any, str, Callable[..., Any]]:
 
 
 def wanted_functions() -> list[str]:
-    """The names in force: those watched, and those the environment names."""
-    named = [one.strip() for one in os.environ.get(ENVIRONMENT, "").split(",")]
-    return list(dict.fromkeys([*_names, *(one for one in named if one)]))
+    """The names in force: those watched, and those the environment names that are there."""
+    return list(dict.fromkeys([*_names, *named_in_environment()[0]]))
+
+
+def named_in_environment() -> tuple[list[str], list[str]]:
+    """What the environment names: functions that are there, and names that mean nothing here."""
+    found: list[str] = []
+    lost: list[str] = []
+    for name in (one.strip() for one in os.environ.get(ENVIRONMENT, "").split(",")):
+        if name:
+            (found if _is_there(name) else lost).append(name)
+    return found, lost
+
+
+def _is_there(name: str) -> bool:
+    try:
+        _find(name)
+    except Exception:  # a package may fail to import in ways of its own
+        return False
+    return True
 
 
 @contextmanager
