@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from padiff.api import compare as compare
     from padiff.api import plan_weights as plan_weights
     from padiff.autodiff.auto_diff import auto_diff as auto_diff
+    from padiff.autodiff.check_params import check_grads as check_grads
+    from padiff.autodiff.check_params import check_params as check_params
+    from padiff.autodiff.check_params import check_weights as check_weights
+    from padiff.autodiff.check_report import check_report as check_report
     from padiff.autodiff.dataloader import check_dataloader as check_dataloader
-    from padiff.autodiff.later import check_grads as check_grads
-    from padiff.autodiff.later import check_params as check_params
-    from padiff.autodiff.later import check_report as check_report
-    from padiff.autodiff.later import check_weights as check_weights
-    from padiff.autodiff.later import create_model as create_model
-    from padiff.autodiff.later import get_dump_root_path as get_dump_root_path
-    from padiff.autodiff.later import set_dump_root_path as set_dump_root_path
+    from padiff.autodiff.dump_root import get_dump_root_path as get_dump_root_path
+    from padiff.autodiff.dump_root import set_dump_root_path as set_dump_root_path
     from padiff.autodiff.layer_map import LayerMap as LayerMap
+    from padiff.autodiff.proxy import create_model as create_model
     from padiff.autodiff.weights import assign_weight as assign_weight
     from padiff.dumps import capture as capture
     from padiff.dumps import compare_dumps as compare_dumps
@@ -48,16 +48,11 @@ _HOMES = {
     "padiff.autodiff.auto_diff": ("auto_diff",),
     "padiff.autodiff.dataloader": ("check_dataloader",),
     "padiff.dumps": ("capture", "compare_dumps", "load"),
-    "padiff.autodiff.later": (
-        "check_grads",
-        "check_params",
-        "check_report",
-        "check_weights",
-        "create_model",
-        "get_dump_root_path",
-        "set_dump_root_path",
-    ),
+    "padiff.autodiff.check_params": ("check_grads", "check_params", "check_weights"),
+    "padiff.autodiff.check_report": ("check_report",),
+    "padiff.autodiff.dump_root": ("get_dump_root_path", "set_dump_root_path"),
     "padiff.autodiff.layer_map": ("LayerMap",),
+    "padiff.autodiff.proxy": ("create_model",),
     "padiff.weights.special": ("add_special_init",),
     "padiff.autodiff.weights": ("assign_weight",),
     "padiff.engine.inputs": ("Inputs",),

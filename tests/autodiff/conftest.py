@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+from padiff import set_dump_root_path
 
 Log = Callable[[], list[str]]
 
@@ -21,3 +24,12 @@ def log(capsys: pytest.CaptureFixture[str]) -> Log:
         return [line[len("[AutoDiff] ") :] for line in lines]
 
     return read
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of one's own to be in, and the dump root in it."""
+    monkeypatch.chdir(tmp_path)
+    set_dump_root_path(tmp_path / "dumps")
+    yield tmp_path / "dumps"
+    set_dump_root_path(None)

@@ -13,9 +13,8 @@ import paddle
 import pytest
 import torch
 
-import padiff
 from padiff import LayerMap, assign_weight, auto_diff, check_dataloader
-from padiff.errors import ArgumentError, NotAvailableError, PadiffError, UnknownFrameworkError
+from padiff.errors import ArgumentError, PadiffError, UnknownFrameworkError
 from tests.autodiff.models import SimpleLayer, SimpleModule
 
 ARRAY = np.ones((3, 100), "float32")
@@ -270,14 +269,6 @@ CASES: dict[str, tuple[Callable[[], Any], type[PadiffError], list[str]]] = {
         ArgumentError,
         ["compare_mode is 'max'"],
     ),
-    # --- what a later version brings
-    "create_model": (lambda: padiff.create_model(SimpleModule()), NotAvailableError, ["create_model is not in this"]),
-    "set_dump_root_path": (lambda: padiff.set_dump_root_path("a"), NotAvailableError, ["set_dump_root_path"]),
-    "get_dump_root_path": (lambda: padiff.get_dump_root_path(), NotAvailableError, ["get_dump_root_path"]),
-    "check_report": (lambda: padiff.check_report("a", "b"), NotAvailableError, ["check_report is not in this"]),
-    "check_params": (lambda: padiff.check_params("a", "b"), NotAvailableError, ["check_params is not in this"]),
-    "check_weights": (lambda: padiff.check_weights("a", "b"), NotAvailableError, ["check_weights is not in this"]),
-    "check_grads": (lambda: padiff.check_grads("a", "b", {}), NotAvailableError, ["check_grads is not in this"]),
 }
 
 

@@ -104,3 +104,30 @@ def test_the_first_of_several_norms_with_another_epsilon() -> None:
     found = padiff.compare(*pair(eps=1e-3), X).divergence
     assert found is not None
     assert (found.base_path, found.raw_path) == ("bn1", "stem.norm")
+
+
+class Scaled(torch.nn.Module):
+    """A dropout that does nothing, before the scale or after it."""
+
+    def __init__(self, first: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.factor = first, factor
+        self.fc1, self.drop, self.fc2 = torch.nn.Linear(6, 6), torch.nn.Dropout(0.0), torch.nn.Linear(6, 6)
+        self.gamma = torch.nn.Parameter(torch.rand(6) + 0.5)
+        if not first:
+            self.extra = torch.nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        y = self.fc1(x)
+        y = self.drop(y) * self.gamma if self.first else self.extra(self.drop(y * self.gamma))
+        return self.fc2(x + y * self.factor)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_dropout_that_idles_elsewhere(first: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 6)).astype("float32")
+    assert padiff.compare(Scaled(first).eval(), Scaled(not first).eval(), x).aligned
+    found = padiff.compare(Scaled(first).eval(), Scaled(not first, factor=1.01).eval(), x).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("", "forward")
+    assert "fc2 (line" in str(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import subprocess
@@ -88,6 +89,24 @@ def test_an_optimizer_is_named_with_its_cause(what: str, tmp_path: Path) -> None
     assert "optimizer" in found.note
     names = {"lr": "lr", "weight decay": "weight_decay", "eps": "eps"}
     assert names[what] in [name for name, _, _ in found.settings]
+
+
+def test_the_report_tells_where_and_how_both_ran(tmp_path: Path) -> None:
+    base, raw = twins("torch", "paddle")
+    raw.blocks[1].norm._epsilon = 1e-3
+    report = padiff.compare_dumps(dump(base, tmp_path / "a"), dump(raw, tmp_path / "b")).report()
+    assert (report.base.version, report.raw.version) == (torch.__version__, paddle.__version__)
+    for side in (report.base, report.raw):
+        assert {name: side.environment[name] for name in ("device", "parameters")} == {
+            "device": "cpu",
+            "parameters": "float32",
+        }
+    norms = [
+        one.settings["eps"] for side in (report.base, report.raw) for one in side.modules if one.kind == "LayerNorm"
+    ]
+    assert norms.count(1e-3) == 1 and set(norms) == {1e-5, 1e-3}
+    differing = [one for one in report.comparisons if not one.agrees]
+    assert differing and all(one.picture is not None for one in differing)
 
 
 def test_causes_are_told_from_what_was_written(tmp_path: Path) -> None:
@@ -261,6 +280,21 @@ def test_tolerance_of_the_user(tmp_path: Path) -> None:
     dump(raw, tmp_path / "b")
     assert not padiff.compare_dumps(tmp_path / "a", tmp_path / "b", tolerance="exact").aligned
     assert padiff.compare_dumps(tmp_path / "a", tmp_path / "b", tolerance=(1e-3, 1e-4)).aligned
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_a_narrower_dtype_is_precision(dtype: Any, tmp_path: Path) -> None:
+    base = net("torch")
+    raw = copy.deepcopy(base).to(dtype)
+    x = torch.from_numpy(batch())
+    for broken in (False, True):
+        raw.blocks[1].residual = not broken
+        for model, to in ((base, "a"), (raw, "b")):
+            with padiff.capture(model, tmp_path / to, overwrite=True):
+                model(x.to(model.head.weight.dtype)).square().mean().backward()
+        result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+        assert result.aligned is not broken, str(result)
+    assert result.divergence is not None and result.divergence.raw_path == "blocks.1"
 
 
 def test_sgd_without_the_optimizer_given(tmp_path: Path) -> None:

@@ -222,7 +222,17 @@ def hostile() -> Report:
     )
     return replace(
         whole,
-        raw=replace(whole.raw, name="Net<script>alert(4)</script>"),
+        raw=replace(
+            whole.raw,
+            name="Net<script>alert(4)</script>",
+            modules=tuple(
+                replace(one, path=evil, settings={evil: evil, "<i>": ("<b>",)}, tensors={evil: "<u>[8]"})
+                if one.path == "blocks.1.norm"
+                else one
+                for one in whole.raw.modules
+            ),
+            environment={"device": "<img src=x onerror=alert(6)>", evil: evil},
+        ),
         divergences=(first,),
         calls=calls,
         notes=("<svg onload=alert(5)>",),

@@ -62,6 +62,8 @@ def test_the_verdict_and_the_place_are_at_the_top(page: Callable[..., Browser]) 
     assert "eps is 0.001 in raw and 1e-05 in base" in text(found, "#place .cause")
     assert ">" in text(found, "#place pre .marked")
     assert found.run("document.querySelector('#place .cause').getBoundingClientRect().bottom < innerHeight")
+    below = "document.getElementById('place').compareDocumentPosition(document.getElementById('notes')) & 4"
+    assert page(built_differently()).run(below) == 4
     assert page(aligned()).run("document.getElementById('place').hidden") is True
     assert text(found, "#badge") == "✓ Aligned"
 
@@ -155,6 +157,10 @@ def test_names_stay_text(page: Callable[..., Browser]) -> None:
     assert found.complaints == []
     assert found.run("document.querySelectorAll('main script, img, svg, u').length") == 0
     assert text(found, "#place h2") == "It starts at blocks.1.norm vs </script><script>alert(1)</script>"
+    evil = "</script><script>alert(1)</script>"
+    assert [evil, "–", evil] in cells(found, "#detail .twosides")[0]
+    assert ["<i>", "–", "(<b>,)"] in cells(found, "#detail .twosides")[0]
+    assert ["≠ device (differs)", "cpu", "<img src=x onerror=alert(6)>"] in cells(found, "#about .twosides")[0]
 
 
 def test_search(page: Callable[..., Browser]) -> None:

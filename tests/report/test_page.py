@@ -111,3 +111,32 @@ def test_a_page_too_long_for_a_notebook_is_named(monkeypatch: pytest.MonkeyPatch
         "<p>DIVERGED: 44 tensors compared, 35 differ; it starts at one place. "
         "<code>result.save(&#x27;report.html&#x27;)</code> writes the whole report.</p>"
     ).replace("&#x27;", "'")
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+READ = {
+    "text": ("page", "card", "soft", "code", "mark", "bad-soft"),
+    "quiet": ("page", "card", "soft", "code", "bad-soft"),
+    "bad": ("page", "card", "soft", "mark", "bad-soft"),
+    "good": ("page", "card", "soft", "good-soft"),
+    "unsure": ("card", "unsure-soft"),
+    "accent": ("page", "card", "soft"),
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_everything_can_be_read(theme: str) -> None:
+    """Contrast of 4.5 to 1 for text, of 3 to 1 for the edges of what can be used."""
+    style = to_html(aligned())
+    light, dark = style.split(':root[data-theme="dark"]')
+    palette = re.findall(r"--([\w-]+): (#[0-9a-f]{6})", dark.partition("}")[0] if theme == "dark" else light)
+    known = {name: luminance(colour) for name, colour in palette}
+    pairs = [(ink, ground, 4.5) for ink, grounds in READ.items() for ground in grounds]
+    for ink, ground, least in [*pairs, ("edge", "card", 3.0), ("edge", "page", 3.0)]:
+        one, other = sorted((known[ink], known[ground]), reverse=True)
+        assert (one + 0.05) / (other + 0.05) >= least, (ink, ground)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from typing import Any
 
 from padiff.api import pair_of_losses, pair_of_optimizers
+from padiff.autodiff.auto_dumps import auto_dumps
+from padiff.autodiff.environment import skips_wrap_layers
 from padiff.autodiff.failure import explain
 from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say
 from padiff.autodiff.options import Options, read_call
+from padiff.autodiff.told import call_rules, weight_rules
 from padiff.autodiff.weights import carry_out, roles_line, say_left_out
 from padiff.capture.session import check_arguments
 from padiff.engine.inputs import fresh_arguments, pair_of_dicts
 from padiff.engine.job import Job
+from padiff.engine.left_out import without
 from padiff.engine.matching import match
 from padiff.engine.pipeline import run_job
 from padiff.records import StepComparison
@@ -49,7 +53,13 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     elif not carry_out(job.base, job.raw, job.rules, plan):
         say("FAILED !!!")
         return False
-    result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
+    rules = call_rules(job.rules, job.base, job.raw)
+    kept = without(plan, job.base.tree, job.raw.tree, rules.base_skip, rules.raw_skip)
+    job = replace(job, rules=rules)
+    with auto_dumps(job.base, job.raw) as dumps:
+        result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps)
+    if result.replayed:
+        say(f"{count(result.replayed, 'random draw')} of base_model replayed in raw_model (dropout, noise, samples)")
     explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
@@ -62,9 +72,6 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
     base_inputs, raw_inputs = options.in_order((first_inputs, second_inputs))
     losses = (None, None) if options.loss_fns is None else options.in_order(options.loss_fns)
     optimizers = None if options.optimizers is None else options.in_order(options.optimizers)
-    skip = any(
-        os.environ.get(name, "FALSE").upper() == "TRUE" for name in ("PADIFF_SIKP_WRAP_LAYER", "PADIFF_SKIP_WRAP_LAYER")
-    )
     job = Job(
         base=base,
         raw=raw,
@@ -74,7 +81,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         steps=options.steps,
         backward=options.diff_phase != "forward",
         tolerance=options.tolerance,
-        rules=layer_map.rules(base, raw, skip_parameterless=skip),
+        rules=weight_rules(layer_map.rules(base, raw, skip_parameterless=skips_wrap_layers()), base, raw),
         single_step=options.diff_phase if options.single_step else None,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):

@@ -38,7 +38,7 @@ def explain(report: Report, *, whole: bool, own_loss: bool) -> None:
     _place(report, divergence)
     # A tensor is known by where it was met first: what a call is given was met as what another returned.
     elsewhere = divergence.phase == "backward" and divergence.comparison.raw_call != divergence.raw_call
-    title = "gradient of input" if elsewhere else _title(divergence.comparison)
+    title = "gradient of input" if elsewhere else title_of(divergence.comparison)
     say("", *(INDENT + line for line in number_lines(divergence.comparison, report.tolerance, title)))
     note = divergence.note if own_loss or divergence.role != "loss" else MEAN_LOSS
     if note:
@@ -65,7 +65,7 @@ def _alone(report: Report) -> None:
 
 
 def _place(report: Report, divergence: Divergence) -> None:
-    base, raw = _routes(report, divergence.comparison)
+    base, raw = routes((report.base.name, report.raw.name), divergence.comparison)
     if divergence.role not in ("parameter", "buffer"):  # the call, not the tensor that told on it
         base = route(report.base.name, "base_model", divergence.base_path)
         raw = route(report.raw.name, "raw_model", divergence.raw_path)
@@ -81,13 +81,13 @@ def _place(report: Report, divergence: Divergence) -> None:
     )
 
 
-def _routes(report: Report, comparison: Comparison) -> tuple[str, str]:
+def routes(names: tuple[str, str], comparison: Comparison) -> tuple[str, str]:
     """Both sides' address of a parameter or buffer; base may keep it under another name, or in parts."""
     path = ".".join(part for part in (comparison.raw_path, comparison.name) if part)
     held = comparison.role in ("parameter", "buffer")
     sources = (comparison.sources or (path,)) if held else (comparison.base_path,)
-    base = " + ".join(route(report.base.name, "base_model", source) for source in sources)
-    return base, route(report.raw.name, "raw_model", path)
+    base = " + ".join(route(names[0], "base_model", source) for source in sources)
+    return base, route(names[1], "raw_model", path)
 
 
 # ------------------------------------------------------------------ numbers
@@ -105,7 +105,8 @@ def number_lines(comparison: Comparison, tolerance: Tolerance, title: str) -> li
     return [f"{title}: {over} ({tolerance})", *_figures(numbers)]
 
 
-def _title(comparison: Comparison) -> str:
+def title_of(comparison: Comparison) -> str:
+    """What a compared tensor is called."""
     role, name = comparison.role, comparison.name
     what = name if role in ("loss", "parameter", "buffer") else f"{role} {name}".strip()
     return f"gradient of {what}" if comparison.phase in ("backward", "gradient") else what
@@ -131,21 +132,26 @@ def _lists(report: Report) -> None:
             continue
         lines: list[str] = []
         for comparison in differing:
-            base, raw = _routes(report, comparison)
-            lines += [
-                "=" * 25,
-                f"{name} differ in step {comparison.step}",
-                f"between base_model: {comparison.base_kind}",
-                f"        raw_model:  {comparison.raw_kind}",
-                "base_model path:",
-                f"    {base}",
-                "raw_model path:",
-                f"    {raw}",
-                "",
-                *number_lines(comparison, report.tolerance, _title(comparison)),
-            ]
+            lines += listed_difference(name, comparison, (report.base.name, report.raw.name), report.tolerance)
         path = write_file(f"{name}_diff", lines)
         say("", f"{len(differing)} of {len(compared)} {name} differ, and are listed in", f"    {path}")
+
+
+def listed_difference(name: str, comparison: Comparison, names: tuple[str, str], tolerance: Tolerance) -> list[str]:
+    """One parameter or buffer that differs, as the files list it."""
+    base, raw = routes(names, comparison)
+    return [
+        "=" * 25,
+        f"{name} differ in step {comparison.step}",
+        f"between base_model: {comparison.base_kind}",
+        f"        raw_model:  {comparison.raw_kind}",
+        "base_model path:",
+        f"    {base}",
+        "raw_model path:",
+        f"    {raw}",
+        "",
+        *number_lines(comparison, tolerance, title_of(comparison)),
+    ]
 
 
 def _rounding(report: Report, whole: bool, own_loss: bool) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from padiff.align import pair_modules
 from padiff.autodiff.log import count, say
-from padiff.autodiff.roles import by_position
+from padiff.autodiff.roles import by_position, live_model
 from padiff.errors import ArgumentError
-from padiff.frameworks import adapter_of_model, module_tree
+from padiff.frameworks import adapter_of_model
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Rules
 
@@ -38,7 +38,7 @@ class LayerMap:
         """Leave out every layer of ``model`` that is an instance of ``cls``."""
         if not isinstance(cls, type):
             raise ArgumentError(f"cls is {cls!r}, expected a class, e.g. torch.nn.Dropout")
-        live = module_tree(adapter_of_model(model, "model"), model)
+        live = live_model(model, "model")
         self._ignored += [module for module in live.modules if isinstance(module, cls)]
 
     def auto(self, first: Any, second: Any) -> LayerMap:

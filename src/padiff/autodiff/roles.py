@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from padiff.autodiff.proxy import ProxyModel, live_proxy
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_model, module_tree
 from padiff.frameworks.tree import LiveTree
@@ -15,6 +16,9 @@ KEYWORDS = (("base_model", "raw_model"), ("layer", "module"))
 
 
 def live_model(model: Any, argument: str) -> LiveTree:
+    """The modules of a model, or of the one that a proxy stands for."""
+    if isinstance(model, ProxyModel):
+        return live_proxy(model)
     return module_tree(adapter_of_model(model, argument), model)
 
 

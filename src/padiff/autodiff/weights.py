@@ -9,6 +9,7 @@ from padiff.autodiff.layer_map import LayerMap, as_layer_map
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.options import refuse_option
 from padiff.autodiff.roles import PLACES, take_models
+from padiff.autodiff.told import weight_rules
 from padiff.autodiff.trees import around, draw, route, titled
 from padiff.engine.job import Job
 from padiff.engine.matching import match
@@ -55,7 +56,7 @@ def assign_by_keyword(base_model: Any, raw_model: Any, layer_map: Any = None) ->
 
 def fill(base: LiveTree, raw: LiveTree, layer_map: LayerMap) -> bool:
     """Plan, check, copy, and say what happened."""
-    rules = layer_map.rules(base, raw)
+    rules = weight_rules(layer_map.rules(base, raw), base, raw)
     return carry_out(base, raw, rules, plan_for(base, raw, rules))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -32,10 +33,9 @@ def compare_arranged(
     outcome = compare_arrays(base, raw, tolerance)
     if outcome.reason != "shape" or not base.size or not raw.size:
         return outcome, base if base.shape == raw.shape else None
+    options: Iterable[tuple[str, Array, Array]] = _repeated(base, raw, gradients)
     if base.size == raw.size:
-        options = [(change, arranged, raw) for change, arranged in _arrangements(base, raw.shape)]
-    else:
-        options = _repeated(base, raw, gradients)
+        options = ((change, arranged, raw) for change, arranged in _arrangements(base, raw.shape))
     nearest: tuple[Outcome, Array | None] | None = None
     for change, left, right in options:
         found = compare_arrays(left, right, tolerance)
@@ -62,7 +62,7 @@ def arranged_alike(base: Array, raw: Array, other: Array) -> Array | None:
     if base.shape == raw.shape or not options:
         return other if base.shape == raw.shape else None
     gaps = [rms_gap(arranged, raw) for arranged in options]
-    return _arrangements(other, raw.shape)[gaps.index(min(gaps))][1]
+    return list(_arrangements(other, raw.shape))[gaps.index(min(gaps))][1]
 
 
 def _shared_out(other: Array, shape: tuple[int, ...]) -> Array | None:
@@ -96,22 +96,49 @@ def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array
     return []
 
 
-def _arrangements(base: Array, shape: tuple[int, ...]) -> list[tuple[str, Array]]:
-    found: list[tuple[str, Array]] = []
+def _arrangements(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
+    """What base's elements look like in raw's shape, the likeliest first."""
     plain = [size for size in base.shape if size != 1]
     wanted = [size for size in shape if size != 1]
     if plain == wanted:
-        return [(f"base reshaped from {list(base.shape)}", base.reshape(shape))]
-    if sorted(plain) == sorted(wanted) and len(plain) <= _MOST_AXES:
-        squeezed = base.reshape(plain)
-        for order in itertools.permutations(range(len(plain))):
-            if [plain[axis] for axis in order] == wanted and list(order) != sorted(order):
-                found.append((f"base with axes permuted to {list(order)}", squeezed.transpose(order).reshape(shape)))
-    if len(plain) != len(wanted) and math.prod(plain) == math.prod(wanted):
-        found.append((f"base reshaped from {list(base.shape)}", base.reshape(shape)))
-        if len(plain) >= 2:
-            swapped = base.reshape(plain).swapaxes(0, 1)
-            found.append(
-                (f"base with its first axes swapped, reshaped from {list(base.shape)}", swapped.reshape(shape))
-            )
-    return found
+        yield f"base reshaped from {list(base.shape)}", base.reshape(shape)
+        return
+    squeezed = base.reshape(plain)
+    if len(plain) == len(wanted):
+        for order in _orders(plain, wanted):
+            yield f"base with axes permuted to {list(order)}", squeezed.transpose(order).reshape(shape)
+        return
+    yield f"base reshaped from {list(base.shape)}", base.reshape(shape)
+    if len(plain) > len(wanted):  # a picture in one model, rows of places in the other
+        for order in _orders(plain, wanted):
+            change = f"base with axes permuted to {list(order)}, reshaped from {list(base.shape)}"
+            yield change, squeezed.transpose(order).reshape(shape)
+    else:
+        for order in _orders(wanted, plain):
+            back = [order.index(axis) for axis in range(len(order))]
+            change = f"base reshaped from {list(base.shape)}, its axes then permuted to {back}"
+            yield change, squeezed.reshape([wanted[axis] for axis in order]).transpose(back).reshape(shape)
+    if len(plain) >= 2:
+        swapped = squeezed.swapaxes(0, 1)
+        yield f"base with its first axes swapped, reshaped from {list(base.shape)}", swapped.reshape(shape)
+
+
+def _orders(axes: list[int], wanted: list[int]) -> Iterator[tuple[int, ...]]:
+    """Orders of the axes in which they are the wanted ones, or are once neighbours are merged."""
+    if len(axes) > _MOST_AXES:
+        return
+    for order in itertools.permutations(range(len(axes))):
+        if list(order) != sorted(order) and _merge([axes[axis] for axis in order], wanted):
+            yield order
+
+
+def _merge(sizes: list[int], wanted: list[int]) -> bool:
+    place = 0
+    for size in wanted:
+        product = 1
+        while product < size and place < len(sizes):
+            product *= sizes[place]
+            place += 1
+        if product != size:
+            return False
+    return place == len(sizes)

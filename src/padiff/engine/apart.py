@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from padiff.diagnose.divergence import divergence_of
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.growth import forgiven
 from padiff.engine.job import Job
+from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
 from padiff.engine.replay import Replay, synchronised
 from padiff.engine.result import Result
@@ -23,7 +24,7 @@ from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.stored import StoredTree, dtype_named, stored_noise, stored_tree, stored_usage
 from padiff.engine.summaries import Summaries, suspects
-from padiff.engine.verdict import result_of
+from padiff.engine.verdict import covered_parameters, result_of
 from padiff.engine.why import explained_places
 from padiff.errors import DumpError
 from padiff.records import (
@@ -31,6 +32,7 @@ from padiff.records import (
     Comparison,
     Divergence,
     Noise,
+    Phase,
     Rules,
     StepComparison,
     StepTrace,
@@ -46,11 +48,23 @@ ReadRules = Callable[[Any, StoredTree, StoredTree], tuple[Rules, dict[str, Any]]
 class Apart:
     """Two dumps of one process each."""
 
-    def __init__(self, base: Dump, raw: Dump, tolerance: Tolerance, rules: Any, read: ReadRules, widen: Widen) -> None:
+    def __init__(
+        self,
+        base: Dump,
+        raw: Dump,
+        tolerance: Tolerance,
+        rules: Any,
+        read: ReadRules,
+        widen: Widen,
+        *,
+        left: Collection[Phase] = ("gradient", "weight", "buffer"),
+    ) -> None:
         for side, dump in (("base", base), ("raw", raw)):
             if not len(dump.steps):
                 raise DumpError(f"the dump {dump.path} ({side}) holds no step", "nothing was run while it was captured")
         self._dumps = {"base": base, "raw": raw}
+        self._left = frozenset(left)
+        """Of what a step leaves besides its calls, what is compared."""
         _check_pair(base, raw)
         show_sources(base, raw)
         trees = stored_tree(base), stored_tree(raw)
@@ -70,6 +84,8 @@ class Apart:
         )
         self._matching = match(self.job, run=True)
         self._plan = self._matching.plan
+        self.plan = without(self._plan, trees[0].tree, trees[1].tree, not_dumped(base), not_dumped(raw))
+        """Of where raw's tensors come from, what both dumps may hold."""
         rules_now = replace(self.job.rules, alike=alike(self.job))
         self._modules = pair_modules(trees[0].tree, trees[1].tree, rules_now, anchors=self._matching.anchors)
         self._twins = self._matching.anchors is None
@@ -79,20 +95,24 @@ class Apart:
             problem = self._plan.problems[0]
             self.doubts.append(f"base's weights don't fit into raw: {problem.message}")
 
-    def run(self, on_step: Callable[[int, int], None] = lambda done, of: None) -> Result:
-        """Compare what both have, up to the first step that diverges; what one has alone is a difference, too."""
+    def run(self, on_step: Callable[[int, int], None] = lambda done, of: None, *, renumbered: bool = False) -> Result:
+        """Compare what both have, up to the first step that diverges; what one has alone is a difference, too.
+
+        ``renumbered`` holds the only step of one against the only step of the other, whatever their numbers.
+        """
         base, raw = self._dumps["base"], self._dumps["raw"]
         held = {side: [step.number for step in dump.steps] for side, dump in self._dumps.items()}
-        common = [number for number in held["base"] if number in set(held["raw"])]
+        common = self.steps(renumbered=renumbered)
         done: list[StepComparison] = []
         found: list[Divergence] = []
-        for place, number in enumerate(common):
+        for place, (mine, theirs) in enumerate(common):
             on_step(place, len(common))
-            step, found = self._step(base.step(number), raw.step(number))
+            step, found = self._step(mine, theirs)
             done.append(step)
             if found:
                 break
-        alone = [(n, side) for side in ("base", "raw") for n in held[side] if n not in common]
+        paired = {"base": {one.number for one, _ in common}, "raw": {other.number for _, other in common}}
+        alone = [(n, side) for side in ("base", "raw") for n in held[side] if n not in paired[side]]
         if alone and not found:
             found = [self._alone(*min(alone))]
         if alone:
@@ -107,10 +127,28 @@ class Apart:
             self.notes += suspects(found, done[-1], base, raw)
         return result_of(self.job, self._plan, self._plan, self._modules, done, found, self.notes, self.doubts)
 
+    def steps(self, *, renumbered: bool = False) -> list[tuple[StepDump, StepDump]]:
+        """Steps that both have; where each has one and ``renumbered`` says so, whatever their numbers."""
+        base, raw = self._dumps["base"].steps, self._dumps["raw"].steps
+        if renumbered and len(base) == len(raw) == 1:
+            return [(base[0], raw[0])]
+        numbers = {step.number for step in raw}
+        return [(step, self._dumps["raw"].step(step.number)) for step in base if step.number in numbers]
+
+    def left_by(self, base: StepDump, raw: StepDump) -> list[Comparison]:
+        """What two steps left, and nothing of what was computed in them."""
+        return [one for one in self._state(base, raw, None, gradients=True) if one.role != "loss"]
+
+    def covered(self) -> float:
+        """The share of raw's parameters that have a partner in base."""
+        return covered_parameters(self.job, self._plan)
+
     # --- one step
 
     def _step(self, base: StepDump, raw: StepDump) -> tuple[StepComparison, list[Divergence]]:
         noise, local = stored_noise(base)
+        if base.extra.get("repeats") is False:
+            self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)
         fed = not self.summed and synchronised(raw)
         if fed:
@@ -165,17 +203,18 @@ class Apart:
         """What the step left: the loss, gradients of parameters, weights, buffers."""
         found: list[Comparison] = []
         if self.summed:
-            return Summaries(self.job, None, noise).state(self._plan, base, raw)
-        state = State(self.job, self._plan, base.number, noise)
+            found = Summaries(self.job, None, noise).state(self.plan, base, raw)
+            return [one for one in found if one.role == "loss" or one.phase in self._left]
+        state = State(self.job, self.plan, base.number, noise)
         if gradients:
             if base.loss is not None and raw.loss is not None:
                 found += state.loss(base.loss, raw.loss, ())
-            if base.trace().ran_backward and raw.trace().ran_backward:
+            if "gradient" in self._left and base.trace().ran_backward and raw.trace().ran_backward:
                 found += state.tensors("gradient", "parameter", base.parameter_gradients, raw.parameter_gradients)
-        if base.weights and raw.weights:
+        if "weight" in self._left and base.weights and raw.weights:
             found += state.tensors("weight", "parameter", base.weights, raw.weights)
-        buffers = self._one_convention(base, raw)
-        found += state.tensors("buffer", "buffer", *buffers)
+        if "buffer" in self._left:
+            found += state.tensors("buffer", "buffer", *self._one_convention(base, raw))
         return found
 
     def _one_convention(self, base: StepDump, raw: StepDump) -> tuple[dict[str, Value | None], dict[str, Value | None]]:
@@ -192,14 +231,14 @@ class Apart:
 
     def _start(self, base: StepDump, raw: StepDump) -> list[Comparison]:
         """The weights that the first step found: when these differ, everything does."""
-        if base.number or not base.weights_before or not raw.weights_before:
+        if base.number or "weight" not in self._left or not base.weights_before or not raw.weights_before:
             return []
         if self.summed:
-            return Summaries(self.job, None, None).start(self._plan, base, raw)
+            return Summaries(self.job, None, None).start(self.plan, base, raw)
         exact = self.job.tolerance
         if exact.mode == "auto":
             exact = replace(exact, predicted=0.0)
-        state = State(replace(self.job, tolerance=exact), self._plan, base.number)
+        state = State(replace(self.job, tolerance=exact), self.plan, base.number)
         return state.tensors("weight", "parameter", base.weights_before, raw.weights_before)
 
     def _different_start(self, wrong: Sequence[Comparison], of: int) -> str:

@@ -89,7 +89,11 @@ class Other:
         self._partners = Partners(pairing, base_tree, tolerance, _same)
 
     def at_start(self, call: Call) -> Call | None:
-        return self._pairing.base_call(call)
+        base = self._pairing.base_call(call)
+        return None if base is not None and self._partners.idles(base) and not self._given_alike(base, call) else base
+
+    def _given_alike(self, base: Call, call: Call) -> bool:
+        return len(base.inputs) != 1 or len(call.inputs) != 1 or _same(base.inputs[0], call.inputs[0])
 
     def at_end(self, call: Call) -> Call | None:
         return self._partners.of(call)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from padiff.engine.local import Key
+from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, StepTrace, Usage, Value
@@ -48,7 +49,7 @@ class TraceWriter:
     ) -> None:
         self._only = only
         """Nodes whose tensors are kept; None for all. Of the others, calls are written and tensors left out."""
-        rank, ranks = ranks_here()
+        rank, ranks = ranks_here(live.adapter)
         self.writer = DumpWriter(
             path,
             tree=live.tree,
@@ -166,12 +167,16 @@ def facts_of(live: LiveTree, rank: int = 0, ranks: int = 1) -> Facts:
     return Facts(framework, version, live.tree.name, str(live.adapter.device_of(live.model)), rank, ranks)
 
 
-def ranks_here() -> tuple[int, int]:
-    """Which of how many processes this is, as the launchers of both frameworks say it in the environment."""
-    for rank, ranks in (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")):
+def ranks_here(adapter: Adapter | None = None) -> tuple[int, int]:
+    """Which of how many processes this is: as the framework knows it, else as launchers say it in the environment."""
+    ask = getattr(adapter, "ranks", None)
+    known: tuple[int, int] | None = None if ask is None else ask()
+    if known is not None:
+        return known
+    for rank, ranks in (("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"), ("RANK", "WORLD_SIZE")):
         mine, all_of_them = os.environ.get(rank, ""), os.environ.get(ranks, "")
-        if mine.isdigit() and all_of_them.isdigit() and int(mine) < int(all_of_them):
-            return int(mine), int(all_of_them)
+        if mine.isdecimal():
+            return int(mine), max(int(mine) + 1, int(all_of_them) if all_of_them.isdecimal() else 1)
     return 0, 1
 
 
@@ -189,6 +194,7 @@ def described(live: LiveTree) -> dict[str, Any]:
         table_of.append(None if spec is None else numbers[id(spec)])
     adapter = live.adapter
     return {
+        "environment": dict(live.tree.environment),
         "layers": {"tables": tables, "nodes": table_of},
         "settings": [plain_settings(settings_of(adapter, module)) for module in live.modules],
         "frozen": [path for path, tensor in live.parameters().items() if not adapter.requires_grad(tensor)],

@@ -20,11 +20,15 @@ Places = frozenset[str] | None
 def paired_values(
     base: Sequence[tuple[str, V]], raw: Sequence[tuple[str, W]]
 ) -> list[tuple[tuple[str, V], tuple[str, W]]]:
-    """Outputs of base and raw that correspond, by name where names agree."""
-    ours = [Slot(name, place, value) for place, (name, value) in enumerate(base)]
-    theirs = [Slot(name, place, value) for place, (name, value) in enumerate(raw)]
-    pairs, _, _ = pair_slots(ours, theirs)
-    return [(base[one.tensor], raw[other.tensor]) for one, other in pairs]
+    """Outputs of base and raw that correspond, by name where names agree; a value may come under several."""
+    pairs, _, _ = pair_slots(_slots(base), _slots(raw))
+    ours, theirs = dict(base), dict(raw)
+    return [((one.name, ours[one.name]), (other.name, theirs[other.name])) for one, other in pairs]
+
+
+def _slots(values: Sequence[tuple[str, Value]]) -> list[Slot]:
+    numbers = {id(value): place for place, (_, value) in reversed(list(enumerate(values)))}
+    return [Slot(name, numbers[id(value)], value) for name, value in values]
 
 
 def paired_outputs(base: Sequence[Named], raw: Sequence[Named]) -> list[tuple[Named, Named]]:

@@ -28,7 +28,7 @@ class Partners:
     def of(self, call: Call) -> Call | None:
         """Base's call beside one of raw's that has just ended."""
         base = self._pairing.base_call(call) or self._look_alike(call)
-        if base is None:
+        if base is None or self._idle_elsewhere(base, call):
             return None
         base = self._chain(base, call)
         self._pairing.pair(base, call)
@@ -41,6 +41,16 @@ class Partners:
         expected, first = self._unfinished.pop(call.inputs[0].origin)
         agrees = compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees
         return first if agrees else None
+
+    def _idle_elsewhere(self, base: Call, raw: Call) -> bool:
+        """Two that pass on what they are given, at different places: before or after a scale is all the same."""
+        if raw.parent < 0 or len(raw.inputs) != 1 or len(base.inputs) != 1:
+            return False
+        return self.idles(base) and not _alters(raw) and not self._same_given(base, raw)
+
+    def idles(self, base: Call) -> bool:
+        """Whether a call of base passes on what it is given, in models built differently."""
+        return not self._alike and not self._base_tree.nodes[base.node].children and not _alters(base)
 
     def _look_alike(self, call: Call) -> Call | None:
         """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
@@ -87,7 +97,9 @@ class Partners:
 
 def _alters(call: Call) -> bool:
     """Whether a call returned anything else than what it was given."""
-    if not call.inputs or call.inputs[0].value.shape != call.outputs[0].value.shape:
+    if not call.inputs or len(call.outputs) != 1 or call.inputs[0].value.shape != call.outputs[0].value.shape:
+        return True
+    if call.inputs[0].value.overwritten or call.outputs[0].value.overwritten:
         return True
     return not np.array_equal(call.inputs[0].value.numpy(), call.outputs[0].value.numpy(), equal_nan=True)
 

@@ -87,4 +87,6 @@ class Projection:
 
 
 def _held(adapter: Adapter, outputs: Sequence[tuple[str, Any]]) -> list[tuple[str, Held]]:
-    return [(name, Held(adapter, adapter.detach(tensor))) for name, tensor in outputs]
+    """One value for each tensor, however often it is returned."""
+    known = {id(tensor): Held(adapter, adapter.detach(tensor)) for _, tensor in outputs}
+    return [(name, known[id(tensor)]) for name, tensor in outputs]

@@ -34,7 +34,7 @@ def result_of(
     coverage = {
         "calls": len(compared) / calls if calls else 0.0,
         "outputs": _outputs(first),
-        "parameters": _parameters(job, plan),
+        "parameters": covered_parameters(job, plan),
     }
     notes = list(dict.fromkeys(doubts))
     if not coverage["outputs"]:
@@ -113,7 +113,7 @@ def _outputs(step: StepComparison) -> float:
     return len(compared) / len({slot.tensor for slot in root.outputs})
 
 
-def _parameters(job: Job, plan: WeightPlan) -> float:
+def covered_parameters(job: Job, plan: WeightPlan) -> float:
     """Share of raw's parameters that the plan holds against base's; those never used, or left out, don't count."""
     raw = job.raw
     tensors = raw.tensors()

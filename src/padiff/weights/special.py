@@ -51,3 +51,9 @@ def special_kinds(base_framework: str, raw_framework: str) -> frozenset[tuple[st
         for one, base_class, other, raw_class in _functions
         if (one, other) == (base_framework, raw_framework)
     )
+
+
+def special_classes(framework: str, base: bool) -> frozenset[str]:
+    """Classes of a framework that a function of the user's fills others from, or fills."""
+    sides = [key[:2] if base else key[2:] for key in _functions]
+    return frozenset(name for owner, name in sides if owner == framework)

@@ -43,6 +43,7 @@ if (shares.length) $("sides").append(make("dt", {}, "compared"), make("dd", {}, 
 $("tally").textContent = `${report.tally}.`;
 $("notes").append(...report.notes.map((note) => make("li", {}, note)));
 $("notes").hidden = !report.notes.length;
+if (report.divergences.length) $("depth").before($("notes")); // where there is a place, it comes first
 
 function drawPlace() {
   if (!report.divergences.length) return;

@@ -6,7 +6,7 @@ function placeCard(i, heading) {
   const kinds = one.base_kind === one.raw_kind ? one.raw_kind : `${one.base_kind} vs ${one.raw_kind}`;
   return [
     make(heading, { class: "big", id: heading === "h2" ? "place-title" : null }, "It starts at ", make("code", {}, both(one.base_path, one.raw_path))),
-    make("p", { class: "lead" }, `${kinds}, in ${one.where}${one.bad ? ` · ${one.bad}` : ""}`),
+    make("p", { class: "lead" }, `${kinds}, in ${one.where}${one.bad ? " · " : ""}`, one.bad ? make("b", { class: "bad" }, one.bad) : null),
     one.note ? make("p", {}, one.note) : null,
     make("div", { class: "cols" },
       make("div", {},

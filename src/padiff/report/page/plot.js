@@ -57,7 +57,7 @@ class DepthPlot {
       scales: { x: { time: false }, y: { distr: 3, range: [low, high] } },
       axes: [
         { ...axis, label: "order of computation", labelSize: 22, labelFont: "12px system-ui", values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? String(t) : "")) },
-        { ...axis, size: 62, filter: decades, grid: { ...axis.grid, filter: decades }, ticks: { ...axis.ticks, filter: decades }, values: (u, ticks) => ticks.map((t) => (t === null ? "" : odd && t > high * 0.5 ? "none" : t.toExponential(0))) },
+        { ...axis, size: 62, filter: decades, grid: { ...axis.grid, filter: decades }, ticks: { ...axis.ticks, filter: decades }, values: (u, ticks) => ticks.map((t) => (t === null ? "" : odd && t > high * 0.5 ? "NaN, ∞" : t.toExponential(0))) },
       ],
       cursor: { points: { show: false }, drag: { x: true, y: false } },
       legend: { live: false },
