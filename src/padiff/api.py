@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance, spacing
+from padiff.engine.dumping import TraceWriter
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
 from padiff.engine.matching import match
@@ -23,7 +25,7 @@ from padiff.records import Calibration, Rules, Tolerance
 from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
 
-LATER = "op level and dumps come with a later version; module level in one process works today"
+LATER = "op level comes with a later version; module level works today"
 
 
 def compare(
@@ -45,6 +47,7 @@ def compare(
     """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
+    ``dump`` is a folder in which both leave what they did, as dumps named ``base`` and ``raw``; earlier ones are replaced.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
@@ -52,8 +55,6 @@ def compare(
     _choice("level", level, ("module", "op"))
     if level == "op":
         raise NotAvailableError('level="op" is not in this version yet', LATER)
-    if dump is not None:
-        raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
     module_rules, weight_rules = rules_of(rules, base_live, raw_live)
@@ -86,13 +87,29 @@ def compare(
             copy_weights(job, plan)
         shown.now("running and comparing")
         shown.done(0, job.steps)
-        return run_job(
-            job,
-            matching,
-            copied=weights == "copy",
-            on_step=lambda done: shown.done(done.step + 1, job.steps),
-            watch=shown.follow,
-        )
+        with _dumps(dump, base_live, raw_live) as dumps:
+            return run_job(
+                job,
+                matching,
+                copied=weights == "copy",
+                on_step=lambda done: shown.done(done.step + 1, job.steps),
+                watch=shown.follow,
+                dumps=dumps,
+            )
+
+
+@contextmanager
+def _dumps(
+    path: str | Path | None, base: LiveTree, raw: LiveTree
+) -> Iterator[tuple[TraceWriter | None, TraceWriter | None]]:
+    """Writers of what both models do; whole when the block ends, gone when it raises."""
+    if path is None:
+        yield None, None
+        return
+    writers = (TraceWriter(live, Path(path) / side, overwrite=True) for live, side in ((base, "base"), (raw, "raw")))
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(writer) for writer in writers)
+        yield one, other
 
 
 def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
