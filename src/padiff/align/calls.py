@@ -10,6 +10,9 @@ from functools import partial
 from padiff.align.derived import Cut, Joined
 from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Unmatched, Value
 
+MOST_BEHIND = 64
+"""How many calls of base are looked at before the last pair."""
+
 Derive = Callable[[Mapping[int, Value]], Value | None]
 
 
@@ -74,8 +77,9 @@ class CallPairing:
         return raw.node in self._group_of
 
     def candidates(self, raw: Call) -> list[Call]:
-        """For a leaf without tensors in models of different make: base's calls of such leaves since the last pair."""
-        if self._twins or not _bare(self._trees["raw"], raw.node) or self._base_of.get(raw.node) is not None:
+        """For a leaf without tensors in models of different make: base's calls of such leaves since the last pair, then
+        those before it beside that pair: the other author may call an activation before its gate, or after."""
+        if not self.told_late(raw):
             return []
         found: list[Call] = []
         taken = {call.index for call in self._found.values()}
@@ -85,6 +89,24 @@ class CallPairing:
                     break
                 continue
             if call.index not in taken:
+                found.append(call)
+        return [*found, *(call for call in self._behind() if call.index not in taken)]
+
+    def told_late(self, raw: Call) -> bool:
+        """Whether a call's partner is known only when it has ended, by what it returned."""
+        bare = not self._twins and _bare(self._trees["raw"], raw.node)
+        return bare and self._base_of.get(raw.node) is None
+
+    def _behind(self) -> list[Call]:
+        """Calls of leaves without tensors beside the last pair and before it, the nearest first."""
+        found: list[Call] = []
+        if self._cursor < 0:
+            return found
+        around = self._order[self._cursor].parent
+        for call in reversed(self._order[max(self._cursor - MOST_BEHIND, 0) : self._cursor + 1]):
+            if call.index < around:
+                break
+            if call.parent == around and _bare(self._trees["base"], call.node):
                 found.append(call)
         return found
 

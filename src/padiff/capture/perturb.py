@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -81,13 +81,18 @@ def perturbed(live: LiveTree, jitter: Jitter, steps: Mapping[str, float] | None 
 
 def perturbed_arguments(live: LiveTree, arguments: Arguments, jitter: Jitter) -> Arguments:
     """The same arguments, floating tensors moved by a rounding step."""
+    return changed_arguments(live, arguments, jitter)
+
+
+def changed_arguments(live: LiveTree, arguments: Arguments, change: Callable[[Array], Array]) -> Arguments:
+    """The same arguments with something done to floating tensors."""
     adapter = live.adapter
 
     def moved(leaf: Any) -> Any:
         if not adapter.is_tensor(leaf) or not adapter.dtype(leaf).startswith(("float", "bfloat")):
             return leaf
         flows = adapter.requires_grad(leaf)
-        return adapter.to_native(jitter(adapter.to_numpy(leaf)), like=live.model, requires_grad=flows)
+        return adapter.to_native(change(adapter.to_numpy(leaf)), like=live.model, requires_grad=flows)
 
     return Arguments(
         tuple(map_leaves(value, moved) for value in arguments.args),

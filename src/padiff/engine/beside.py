@@ -19,6 +19,10 @@ class Beside(Protocol):
 
     def at_end(self, call: Call) -> Call | None: ...
 
+    def told_late(self, call: Call) -> bool:
+        """Whether it is known only when the call has ended."""
+        ...
+
     def forgiven(self, call: Call) -> int | None:
         """An earlier call whose output turns out to be what base's was, with this one added."""
         ...
@@ -56,6 +60,9 @@ class Itself:
 
     at_end = at_start
 
+    def told_late(self, call: Call) -> bool:
+        return False
+
     def forgiven(self, call: Call) -> int | None:
         return None
 
@@ -90,6 +97,9 @@ class Other:
 
     def at_end(self, call: Call) -> Call | None:
         return self._partners.of(call)
+
+    def told_late(self, call: Call) -> bool:
+        return self._pairing.told_late(call)
 
     def forgiven(self, call: Call) -> int | None:
         found = self._partners.finishes(call)

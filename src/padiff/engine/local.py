@@ -7,6 +7,7 @@ right, the code between the calls is to blame. What a call returns, given base's
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +18,7 @@ import numpy as np
 from padiff.align import pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
-from padiff.compare.arrays import missing
+from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
@@ -38,6 +39,9 @@ from padiff.records import (
 )
 
 SAME = Outcome("equal", None, "equal")
+
+CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
+"""Hold whatever they are given: two of them are not alike."""
 
 MASKED = -5000.0
 """What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
@@ -103,6 +107,8 @@ class LocalRun:
         """Raw call to the calls of its children that have ended, in order."""
         self._doubtful: list[Fault] = []
         """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
+        self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
+        """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
         self._misfed: set[int] = set()
         """Raw calls whose first input differs: what they return may differ for that alone."""
         self._excuses: dict[int, list[Excuse]] = {}
@@ -124,6 +130,10 @@ class LocalRun:
         base = self._beside.at_start(call)
         self._met[call.index] = (base, call)
         feeds: dict[int, Feed] = {}
+        if base is None and self._backward and self._beside.told_late(call):
+            for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
+                if slot.tracked and not slot.value.overwritten:
+                    feeds[slot.tensor] = Feed(slot.value.numpy(), partial(self._late_contribution, call, slot), True)
         for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
             assert base is not None
             if other.tensor in feeds:
@@ -143,7 +153,21 @@ class LocalRun:
                 self._lost = True
                 continue
             self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
+        if base is not None and call.index not in self._misfed and self._beside.begins_elsewhere(base, call):
+            self._look_at_first(base, call)
         return feeds
+
+    def _look_at_first(self, base: Call, call: Call) -> None:
+        """What a call is given first may be cut and ordered otherwise (windows), and have no slot beside it: whether it
+        holds the same numbers says whether the call was given what base's was."""
+        if not base.inputs or not call.inputs or base.inputs[0].value.overwritten or call.inputs[0].value.overwritten:
+            return
+        one, other = base.inputs[0], call.inputs[0]
+        if not _floating(one.value) or not _comparable(one.value, other.value):
+            return
+        tolerance = self._allowed(self._key("forward", "input", base, one))
+        if not compare_arrays(np.sort(one.value.numpy(), None), np.sort(other.value.numpy(), None), tolerance).agrees:
+            self._misfed.add(call.index)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""
@@ -182,6 +206,8 @@ class LocalRun:
             outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
             if outcome.agrees:
                 self._dispel(one, other)
+                if kind == "doubtful":
+                    self._likes[base.kind, call.kind].append(None)
             if arranged is None or not _same_family(arranged, other.value):
                 self._lost = self._lost or (not outcome.agrees and kind == "output")
                 continue
@@ -226,6 +252,14 @@ class LocalRun:
             return None
         expected = self._sent_back(members, one)
         return None if expected is None else self._gradient("input", base, call, one, other, expected, gradient)
+
+    def _late_contribution(self, call: Call, other: Slot, gradient: Value) -> Array | None:
+        """The same, of a call whose partner was not known when it began."""
+        base, call = self._met[call.index]
+        given = [] if base is None else self._slots(base.inputs[:1], [other], "input")
+        if base is None or not given:
+            return None
+        return self._contribution(base, call, given[0][0], other, gradient)
 
     def _sent_back(self, members: Sequence[Call], one: Slot) -> Value | None:
         sent = self._reference.contributions
@@ -342,8 +376,13 @@ class LocalRun:
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":
+            returned = [doubt for doubt in self._doubtful if other.origin in _origins(doubt.raw)]
+            if returned:  # it is what a doubtful call returned, and tells on that
+                fault = self._latest_doubt(returned[-1])
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
         elif kind == "doubtful":
+            if call.index not in self._misfed:
+                self._likes[base.kind, call.kind].append(fault)
             if not self._doubtful or call.index not in self._misfed:  # else what was doubtful before explains it
                 self._doubtful.append(fault)
         elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
@@ -386,10 +425,11 @@ class LocalRun:
             index = self._met[index][1].parent
         return False
 
-    def _latest_doubt(self) -> Fault:
-        """What ended last, or the innermost within it that was doubtful already."""
-        found = self._doubtful[-1]
-        for earlier in reversed(self._doubtful[:-1]):
+    def _latest_doubt(self, found: Fault | None = None) -> Fault:
+        """What ended last, or a doubt that is given; or the innermost within it that was doubtful already."""
+        found = found or self._doubtful[-1]
+        place = next(place for place, doubt in enumerate(self._doubtful) if doubt is found)
+        for earlier in reversed(self._doubtful[:place]):
             index = earlier.raw.parent
             while index in self._met and index != found.raw.index:
                 index = self._met[index][1].parent
@@ -441,6 +481,19 @@ class LocalRun:
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             self.faults.append(blamed or fault)
+        if not any(fault.phase == "forward" for fault in self.faults):
+            self.faults[:0] = self._unlike_their_likes()
+
+    def _unlike_their_likes(self) -> list[Fault]:
+        """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
+        even if nothing after it shows (an order that a mean forgets)."""
+        pending = {id(doubt) for doubt in self._doubtful}
+        found: list[Fault] = []
+        for (kind, _), seen in self._likes.items():
+            wrong = [fault for fault in seen if fault is not None]
+            if len(wrong) == 1 and len(seen) > 2 and id(wrong[0]) in pending and kind not in CONTAINERS:
+                found += wrong
+        return found[:1]
 
 
 def _origins(call: Call) -> set[int]:

@@ -41,7 +41,19 @@ def explained(comparisons: Iterable[Comparison], local: Iterable[Comparison]) ->
         grown = outcome.ratio is not None and outcome.ratio <= GROWN
         crossed = kinks and comparison.phase in ("backward", "gradient")
         if not outcome.agrees and outcome.reason == "values" and (grown or crossed):
-            message = f"{outcome.message}; no call adds to it when fed base's tensors: rounding that has grown"
-            yield replace(comparison, outcome=replace(outcome, verdict="rounding", reason=None, message=message))
+            yield _rounding(comparison, "no call adds to it when fed base's tensors: rounding that has grown")
         else:
             yield comparison
+
+
+def on_kinks(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
+    """Gradients that differ, and don't when the inputs are a little different."""
+    for comparison in comparisons:
+        of_gradients = comparison.phase in ("backward", "gradient") and comparison.outcome.reason == "values"
+        yield _rounding(comparison, "not so with inputs moved a little: a kink") if of_gradients else comparison
+
+
+def _rounding(comparison: Comparison, why: str) -> Comparison:
+    outcome = comparison.outcome
+    message = f"{outcome.message}; {why}"
+    return replace(comparison, outcome=replace(outcome, verdict="rounding", reason=None, message=message))

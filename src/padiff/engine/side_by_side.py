@@ -102,6 +102,10 @@ class SideBySide:
         finished = self._partners.finishes(call)
         if finished is not None:
             self._drop_outputs({finished.index})
+            for slot in finished.outputs:  # nor is its gradient: it has another place in base, which is met now
+                met = self._places.get(slot.tensor)
+                if met is not None and met.met.raw_call == finished.index and met.met.role == "output":
+                    del self._places[slot.tensor]
         base = self._partners.of(call)
         if base is None:
             return

@@ -15,8 +15,9 @@ from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apar
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
+from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
-from padiff.engine.second_look import explained, wants_second_look
+from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.why import explained_places, explained_state
@@ -70,6 +71,10 @@ class Step:
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons):
             second = self._second_look(done)
+            if second is not None and job.tolerance.mode == "auto" and may_be_kinks(second.faults, second.state):
+                second = self._without_kinks(done, second)
+                if not second.faults and all(one.agrees for one in second.state):
+                    done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
             if second is not None:
                 located = explained_places(second)
                 done = replace(done, local=second.comparisons)
@@ -150,9 +155,25 @@ class Step:
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
         return done, found if first is None else [explained_state(first, done, self.after)]
 
-    def _second_look(self, done: StepComparison) -> Located | None:
+    def _without_kinks(self, done: StepComparison, second: Located) -> Located:
+        """Of gradients that differ, those that still do when the inputs are a little different."""
+        job = nudged(self.job)
+        again = None if job is None else self._second_look(done, job)
+        if again is None:
+            return second
+        still = places(again.faults, again.state)
+        faults = tuple(fault for fault in second.faults if place_of(fault) in still)
+        state = tuple(one for one in second.state if one.agrees or (one.raw_path, one.name) in still)
+        if len(faults) < len(second.faults) or len(state) < len(second.state):
+            self.notes.append(
+                "some gradients differ where numbers lie on a kink (of a ReLU, of a maximum) and fall to either side "
+                "by rounding; with inputs moved a little they agree"
+            )
+        return replace(second, faults=faults, state=state)
+
+    def _second_look(self, done: StepComparison, job: Job | None = None) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
-        job = self.job
+        job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
             return localise(

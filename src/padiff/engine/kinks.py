@@ -1,0 +1,69 @@
+"""Whether gradients that differ still do when the inputs lie a little elsewhere.
+
+The derivative of a ReLU, of a maximum, of a rounding jumps. A number that lies on the jump falls to one side in base
+and to the other in raw, by rounding alone, and the gradients differ by any amount: where a norm comes with its
+activation, even when both are fed the same. With other inputs other numbers lie there. A fault stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from padiff.capture.perturb import changed_arguments
+from padiff.capture.session import Arguments
+from padiff.engine.inputs import Fresh
+from padiff.engine.job import Job
+from padiff.records import Array, Comparison, Fault
+
+DISTANCE = 1e-2
+"""How far the inputs are moved, relative to their size."""
+WAVES = 37.0
+
+BACKWARD = frozenset({"backward", "gradient"})
+
+
+def may_be_kinks(faults: Iterable[Fault], state: Iterable[Comparison]) -> bool:
+    """All that differs are values of gradients."""
+    found = [*(fault.comparison for fault in faults), *(one for one in state if not one.agrees)]
+    return bool(found) and all(one.phase in BACKWARD and one.outcome.reason == "values" for one in found)
+
+
+def nudged(job: Job) -> Job | None:
+    """The same job with other inputs, near the given ones; None where there is nothing to move."""
+    moved = [False]
+
+    def arguments() -> tuple[Arguments, Arguments]:
+        base, raw = job.arguments()
+        return change(0, base), change(1, raw)
+
+    def change(side: int, given: Arguments) -> Arguments:
+        def bent(array: Array) -> Array:
+            moved[0] = True
+            return _bent(array)
+
+        return changed_arguments((job.base, job.raw)[side], given, bent)
+
+    fresh: Fresh = arguments
+    fresh()
+    return replace(job, arguments=fresh) if moved[0] else None
+
+
+def _bent(array: Array) -> Array:
+    """Every number moved by what it is: the same in whatever layout."""
+    wide = array.astype(np.float64)
+    size = float(np.sqrt(np.mean(np.square(wide)))) if wide.size else 0.0
+    if not 0.0 < size < np.inf:
+        return array
+    return (wide + DISTANCE * size * np.sin(WAVES * wide / size)).astype(array.dtype)
+
+
+def places(faults: Iterable[Fault], state: Iterable[Comparison]) -> set[tuple[str, str]]:
+    """Where something differs: the module of raw, or the parameter."""
+    return {place_of(fault) for fault in faults} | {(one.raw_path, one.name) for one in state if not one.agrees}
+
+
+def place_of(fault: Fault) -> tuple[str, str]:
+    return fault.comparison.raw_path, fault.comparison.role

@@ -1,0 +1,67 @@
+"""A number on the kink of a ReLU falls to one side in base and to the other in raw: no fault, and none is hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import padiff
+
+SHIFT, BACK = np.float32(0.7), np.float32(1.0)
+
+
+class Rectified(torch.nn.Module):
+    """One layer that shifts there and back and rectifies, in one order of adding or in the other."""
+
+    def __init__(self, together: bool) -> None:
+        super().__init__()
+        self.together = together
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        x = x * self.weight
+        x = x + (SHIFT - BACK).item() if self.together else (x + SHIFT.item()) - BACK.item()
+        return torch.relu(x)
+
+
+def model(together: bool, *, hook: bool = False) -> Any:
+    torch.manual_seed(0)
+    found = torch.nn.Sequential(torch.nn.Linear(4, 4), Rectified(together), torch.nn.Linear(4, 3))
+    torch.nn.init.eye_(found[0].weight)
+    torch.nn.init.zeros_(found[0].bias)
+    if hook:
+        found[1].weight.register_hook(lambda gradient: gradient * 1.5)
+    return found
+
+
+def on_the_kink(row: int) -> np.ndarray:
+    """Inputs one of which is positive in one order of adding and not in the other."""
+    value = np.float32(0.29999)
+    while (value + SHIFT - BACK > 0) == (value + (SHIFT - BACK) > 0):
+        value = np.nextafter(value, np.float32(1))
+    x = np.random.default_rng(0).uniform(0.4, 1.0, size=(600, 4)).astype("float32")
+    x[row, 1] = value
+    return x
+
+
+def test_a_kink_is_no_fault_and_is_said() -> None:
+    """Where base falls to the other side, too, when it is shaken, the difference is predicted; elsewhere not."""
+    results = [padiff.compare(model(False), model(True), on_the_kink(row)) for row in range(8)]
+    assert all(result.aligned for result in results)
+    assert any("kink" in note for result in results for note in result.notes)
+
+
+def test_a_fault_beside_a_kink_is_named() -> None:
+    for row in range(8):
+        result = padiff.compare(model(False), model(True, hook=True), on_the_kink(row))
+        assert result.divergence is not None
+        assert (result.divergence.raw_path, result.divergence.phase) == ("1", "gradient")
+
+
+def test_without_a_kink_nothing_is_said() -> None:
+    x = np.random.default_rng(1).uniform(0.4, 1.0, size=(6, 4)).astype("float32")
+    result = padiff.compare(model(False), model(True), x)
+    assert result.aligned
+    assert not any("kink" in note for note in result.notes)
