@@ -47,7 +47,7 @@ def compare(
     """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
-    ``dump`` is a folder in which both leave what they did, as dumps named ``base`` and ``raw``; earlier ones are replaced.
+    ``dump`` is a folder in which both leave what they did, as dumps ``base`` and ``raw``; earlier ones are replaced.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
