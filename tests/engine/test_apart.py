@@ -297,6 +297,16 @@ def test_a_narrower_dtype_is_precision(dtype: Any, tmp_path: Path) -> None:
     assert result.divergence is not None and result.divergence.raw_path == "blocks.1"
 
 
+def test_compare_leaves_its_dumps(tmp_path: Path) -> None:
+    base, raw = net("torch"), net("paddle")
+    raw.blocks[1].residual = False
+    for _ in range(2):
+        result = padiff.compare(base, raw, batch(), dump=tmp_path / "runs")
+    assert result.divergence is not None
+    found = padiff.compare_dumps(tmp_path / "runs" / "base", tmp_path / "runs" / "raw").divergence
+    assert found is not None and found.raw_path == result.divergence.raw_path == "blocks.1"
+
+
 def test_sgd_without_the_optimizer_given(tmp_path: Path) -> None:
     for model, to in zip(twins("torch", "paddle"), ("a", "b"), strict=True):
         optimizer = sgd(model)

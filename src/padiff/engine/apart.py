@@ -15,6 +15,7 @@ from padiff.diagnose.divergence import divergence_of
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.growth import forgiven
 from padiff.engine.job import Job
+from padiff.engine.jumps import excused, explained_by_a_jump
 from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
 from padiff.engine.replay import Replay, synchronised
@@ -91,6 +92,8 @@ class Apart:
         self._twins = self._matching.anchors is None
         self.notes: list[str] = []
         self.doubts: list[str] = []
+        self._jumped = False
+        """Weights may differ from here on by more than was predicted, and nothing is wrong."""
         if self._plan.problems:
             problem = self._plan.problems[0]
             self.doubts.append(f"base's weights don't fit into raw: {problem.message}")
@@ -110,6 +113,9 @@ class Apart:
             step, found = self._step(mine, theirs)
             done.append(step)
             if found:
+                break
+            if self._jumped and step.base.ran_backward and place + 1 < len(common):
+                self.notes.append(f"steps after {step.step} were not compared: their weights follow from that jump")
                 break
         paired = {"base": {one.number for one, _ in common}, "raw": {other.number for _, other in common}}
         alone = [(n, side) for side in ("base", "raw") for n in held[side] if n not in paired[side]]
@@ -164,6 +170,8 @@ class Apart:
         if not fed and self.job.tolerance.mode == "auto":
             comparisons = list(forgiven(comparisons))
         done = replace(done, comparisons=tuple(comparisons))
+        if not fed and not self.summed and self.job.tolerance.mode == "auto":
+            done = self._over_jumps(done)
         if not found:
             first = find_divergence(done, (self.job.base.tree, self.job.raw.tree))
             if first is not None:
@@ -176,6 +184,20 @@ class Apart:
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
         return done, found
+
+    def _over_jumps(self, done: StepComparison) -> StepComparison:
+        """Gradients that rounding threw to the other side of a jump are no fault; what follows is not judged."""
+        jump = explained_by_a_jump(done)
+        if jump is None:
+            return done
+        told = "a number on a jump of a derivative (a ReLU's, a maximum's) fell to the other side by rounding"
+        note = f"step {done.step}: {told}; sync=True judges gradients without such"
+        if jump == "surely":
+            self.notes.append(note)
+        else:
+            self.doubts.append(f"{note}; whether that is all cannot be told from these dumps")
+        self._jumped = True
+        return replace(done, comparisons=tuple(excused(done.comparisons)))
 
     def _free(self, base: StepDump, raw: StepDump, noise: Noise | None) -> StepComparison:
         """Raw's calls beside base's, as if they were just happening."""
