@@ -1,4 +1,4 @@
-"""``python -m benchmarks [aligned] [cost] [growth] [tensors] [store] [--repeat N] [--json FILE] [--toy]``.
+"""``python -m benchmarks [aligned] [cost] [growth] [tensors] [store] [capture] [--repeat N] [--json FILE] [--toy]``.
 
 ``localise`` and ``clean`` have options of their own: ``python -m benchmarks localise``.
 """
@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-NAMES = ("aligned", "cost", "growth", "tensors", "store")
+NAMES = ("aligned", "cost", "growth", "tensors", "store", "capture")
 COMMANDS = ("localise", "clean")
 """Count instead of timing, and have options of their own."""
 

@@ -39,16 +39,19 @@ def compare(
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
     rules: Mapping[str, Any] | None = None,
+    randomness: Literal["replay", "own"] = "replay",
     dump: str | Path | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
+    ``randomness="replay"`` gives raw what base drew (dropout, noise, samples); ``"own"`` lets each draw for itself.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
     _choice("phase", phase, ("forward", "both"))
+    _choice("randomness", randomness, ("replay", "own"))
     _choice("level", level, ("module", "op"))
     if level == "op":
         raise NotAvailableError('level="op" is not in this version yet', LATER)
@@ -69,6 +72,7 @@ def compare(
         tolerance=with_width(as_tolerance(tolerance), base_live, raw_live),
         rules=module_rules,
         weight_rules=weight_rules,
+        randomness=randomness,
     )
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.capture.recorder import Observer, Recorder
 from padiff.frameworks.containers import map_leaves
@@ -44,9 +45,16 @@ class FeedingRecorder(Recorder):
     """Records one step of one model while a feeder replaces tensors at the borders of calls."""
 
     def __init__(
-        self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool, observer: Observer | None = None
+        self,
+        live: LiveTree,
+        feeder: Feeder,
+        *,
+        gradients: bool,
+        hooks: bool,
+        observer: Observer | None = None,
+        listener: Listener | None = None,
     ) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer)
+        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer, listener=listener)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""
@@ -109,21 +117,6 @@ class FeedingRecorder(Recorder):
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
         return see(Held(self._adapter, gradient)) if self._taking else None
-
-    def _begun(self) -> Call:
-        opened = self._open[-1]
-        node = self._live.tree.nodes[opened.node]
-        return Call(
-            index=opened.index,
-            parent=self._open[-2].index,
-            node=opened.node,
-            path=node.path,
-            kind=node.kind,
-            occurrence=opened.occurrence,
-            inputs=opened.inputs,
-            outputs=(),
-            stack=opened.stack,
-        )
 
     def close(self) -> None:
         super().close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
@@ -61,7 +62,9 @@ class Recorder:
         gradients: bool,
         observer: Observer | None = None,
         hooks: bool = True,
+        listener: Listener | None = None,
     ) -> None:
+        self._listener = listener
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
         self._live = live
@@ -153,6 +156,8 @@ class Recorder:
         self._entered += 1
         self._occurrences[node] += 1
         self._open.append(opened)
+        if self._listener is not None:
+            self._listener.entered(self._begun())
 
     def _leave(self, module: Any, output: Any) -> Any:
         if not self._mine():
@@ -176,9 +181,27 @@ class Recorder:
             stack=opened.stack,
         )
         self.calls.append(call)
+        if self._listener is not None:
+            self._listener.left(call)
         if self._observer is not None:
             self._observer.on_call(call)
         self._hand_over(opened, parent, call)
+
+    def _begun(self) -> Call:
+        """The call that began last."""
+        opened = self._open[-1]
+        node = self._live.tree.nodes[opened.node]
+        return Call(
+            index=opened.index,
+            parent=self._open[-2].index,
+            node=opened.node,
+            path=node.path,
+            kind=node.kind,
+            occurrence=opened.occurrence,
+            inputs=opened.inputs,
+            outputs=(),
+            stack=opened.stack,
+        )
 
     def _fail(self, module: Any) -> None:
         """The user's code may catch the exception and go on: the call is taken off like one that ended."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
 from padiff.capture.recorder import Observer, Recorder, call_model
 from padiff.capture.state import (
     SavedBuffers,
+    moved,
     preserved,
     put_back,
     random_state,
@@ -23,6 +25,7 @@ from padiff.capture.state import (
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, StepTrace, Value
 
@@ -54,6 +57,12 @@ class Session:
         """Where the default loss is a projection: of what, and along what. Otherwise it is the mean."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
+        self.listen: Callable[[], Listener] | None = None
+        """Makes who listens to the random draws of a run; None lets the model draw unheard."""
+        self.listener: Listener | None = None
+        """Who listened to the last run."""
+        self.drew = False
+        """Whether the framework's generators moved in the last forward."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
@@ -86,11 +95,12 @@ class Session:
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
+        listener = self.listener = None if self.listen is None else self.listen()
         if feeder is not None:
-            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks)
+            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks, listener=listener)
         else:
-            recorder = Recorder(self.live, gradients=gradients, observer=observer)
-        running = Step(self, step, arguments, loss_fn, gradients, recorder)
+            recorder = Recorder(self.live, gradients=gradients, observer=observer, listener=listener)
+        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener)
         self._under_way = recorder
         try:
             running.forward()
@@ -105,19 +115,25 @@ class Session:
         recorder = self._under_way
         return None if recorder is None else (len(recorder.calls), len(self._calls))
 
+    def rewind(self) -> None:
+        """The step that ran last has not been, and runs anew."""
+        self._randomness = self._drawn_before
+        put_back(self.live, self._buffers_before)
+        self.clear_gradients()
+
     @contextmanager
     def again(self) -> Iterator[None]:
         """Inside, the step that ran last may run again: buffers and random numbers are as they were before it.
 
         Afterwards they are as it left them, and so are the gradients."""
         with preserved(self.live, buffers=True):
-            drawn, seen = self._randomness, self._calls
+            drawn, seen, drew = self._randomness, self._calls, self.drew
             self._randomness = self._drawn_before
             put_back(self.live, self._buffers_before)
             try:
                 yield
             finally:
-                self._randomness, self._calls = drawn, seen
+                self._randomness, self._calls, self.drew = drawn, seen, drew
 
     def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
         """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
@@ -128,9 +144,19 @@ class Session:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """The model draws its random numbers from where it left off, whatever ran in between."""
-        restore_random_state(self.live.adapter, self._randomness)
+        adapter, before = self.live.adapter, self._randomness
+        restore_random_state(adapter, before)
         yield
-        self._randomness = random_state(self.live.adapter)
+        self._randomness = random_state(adapter)
+        self.drew = moved(adapter, before, self._randomness)
+
+    def draw_like(self, other: Session) -> None:
+        """Begin the next step with the generators as another session's last step found them, where both have them."""
+        framework = other.live.adapter.name == self.live.adapter.name
+        self._randomness = (
+            other._drawn_before[0] if framework else self._randomness[0],
+            *other._drawn_before[1:],
+        )
 
     def saw(self, calls: tuple[Call, ...]) -> None:
         self._calls = calls
@@ -189,7 +215,9 @@ class Step:
         loss_fn: Loss,
         backward: bool,
         recorder: Recorder,
+        listener: Listener | None,
     ) -> None:
+        self._listener = listener
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
         self._recorder = recorder
@@ -199,13 +227,19 @@ class Step:
     def forward(self) -> None:
         """Run the model and its loss."""
         session, adapter = self._session, self._session.live.adapter
-        with spared_collector(), session.drawing(), self._recorder.attached(session.nodes):
+        with (
+            spared_collector(),
+            session.drawing(),
+            watching_draws(adapter, self._listener),
+            self._recorder.attached(session.nodes),
+        ):
             output = self._call()
             self._loss = self._loss_of(output)
         held = None if self._loss is None else Held(adapter, self._loss)
         calls = tuple(self._recorder.calls)
         session.saw(calls)
-        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {})
+        draws = () if self._listener is None else tuple(self._listener.draws)
+        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {}, draws=draws)
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""
@@ -220,6 +254,8 @@ class Step:
                 spared_collector(),
                 self._session.explained(self._step, "in backward"),
                 self._recorder.taking_gradients(),
+                in_backward(self._listener) as listener,
+                watching_draws(adapter, listener),
             ):
                 adapter.backward(loss)
         found: dict[str, Value | None] = {}
@@ -270,6 +306,11 @@ class Step:
                 "reduce it, e.g. with .mean()",
             )
         return loss
+
+
+def in_backward(listener: Listener | None) -> AbstractContextManager[Listener | None]:
+    """Who listens to the draws of a checkpoint that runs again."""
+    return nullcontext() if listener is None else listener.in_backward()
 
 
 def floating(adapter: Adapter, output: Any, *, once: bool = True) -> list[tuple[str, Any]]:

@@ -145,6 +145,8 @@ class Apart:
 
     def _step(self, base: StepDump, raw: StepDump) -> tuple[StepComparison, list[Divergence]]:
         noise, local = stored_noise(base)
+        if base.extra.get("repeats") is False:
+            self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)
         fed = not self.summed and synchronised(raw)
         if fed:

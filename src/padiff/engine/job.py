@@ -38,6 +38,8 @@ class Job:
     weight_rules: Mapping[str, Rule] = field(default_factory=dict)
     """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
+    randomness: Literal["replay", "own"] = "replay"
+    """Whether raw is given what base drew, or both draw for themselves."""
     uses: tuple[Usage, Usage] | None = None
     """In which order the models use their tensors, where that was seen already: nothing is run to find out then."""
     single_step: Literal["forward", "backward", "both"] | None = None

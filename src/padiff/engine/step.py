@@ -8,7 +8,8 @@ from typing import Literal
 
 from padiff.align import CallPairing
 from padiff.capture.held import Held
-from padiff.capture.session import Session
+from padiff.capture.recorder import Observer
+from padiff.capture.session import Arguments, Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
@@ -17,6 +18,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
+from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
@@ -50,8 +52,9 @@ class Step:
         twins: bool,
         drift: Mapping[str, float],
         keeping: Keeping,
+        randomness: Randomness,
     ) -> None:
-        self.keeping = keeping
+        self.keeping, self.randomness = keeping, randomness
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
@@ -112,10 +115,14 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        for side, (session, keeper) in enumerate(((base, self.keeping.base), (raw, self.keeping.raw))):
-            keeper.ran(session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward))
-            if side == 0 and _shared(job.base, job.raw):
-                session.clear_gradients()
+        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        self.keeping.base.ran(trace)
+        if _shared(job.base, job.raw):
+            base.clear_gradients()
+        found_trace = self.randomness.run_raw(
+            trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1)
+        )
+        self.keeping.raw.ran(found_trace)
         located = localise(
             job,
             self.plan,
@@ -171,6 +178,14 @@ class Step:
             )
         return replace(second, faults=faults, state=state)
 
+    def _run(self, side: int, arguments: Arguments, observer: Observer | None = None) -> StepTrace:
+        session, job = (self.base, self.raw)[side], self.job
+        return session.run(self.step, arguments, loss_fn=job.losses[side], backward=job.backward, observer=observer)
+
+    def _forward(self, side: int) -> StepTrace:
+        session, job = (self.base, self.raw)[side], self.job
+        return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
+
     def _second_look(self, done: StepComparison, job: Job | None = None) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
         job = job or self.job
@@ -196,11 +211,10 @@ class Step:
             return None
 
     def _side_by_side(self) -> StepComparison:
-        job, base, raw = self.job, self.base, self.raw
+        job, base = self.job, self.base
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
-        self.keeping.base.ran(base_trace)
+        base_trace = self.randomness.run_base(lambda: self._run(0, base_arguments), lambda: self._forward(0))
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
@@ -217,14 +231,20 @@ class Step:
             if self.noise is not None and differs_from_itself(
                 base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
             ):
+                if self.randomness.begins_to_listen():  # it may draw from a generator of its own
+                    base.rewind()
+                    return self._side_by_side()
                 self.doubts.append(
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"
                 )
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        self.keeping.base.ran(base_trace)
         told = self.keeping.raw.beside(self.step, watcher)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=told)
+        raw_trace = self.randomness.run_raw(
+            base_trace.calls, lambda: self._run(1, raw_arguments, told), lambda: self._forward(1)
+        )
         self.keeping.raw.ran(raw_trace)
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)

@@ -14,10 +14,12 @@ import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers
+from padiff.frameworks import containers, paddle_draws
+from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
+from padiff.frameworks.paddle_patches import Patch, replaced
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
@@ -259,6 +261,9 @@ class PaddleAdapter:
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _reading(read)
 
+    def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
+        return paddle_draws.watching(dice, self.to_numpy, self.to_native)
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if tensor.stop_gradient:
             return None
@@ -341,6 +346,9 @@ class PaddleAdapter:
 
     def restore_random_state(self, state: Any) -> None:
         paddle.set_rng_state(state)
+
+    def random_key(self, state: Any) -> Any:
+        return [one.__getstate__() for one in state]
 
     def is_training(self, module: Any) -> bool:
         return bool(module.training)
@@ -451,43 +459,26 @@ def _reading(read: Callable[[Any], None]) -> Iterator[None]:
 # --- seeing writes: paddle has no function modes, so its in-place ops are replaced while somebody watches
 
 _watchers = threading.local()
-_patching = threading.Lock()
-_patched: list[Callable[[], None]] = []
-_active = 0
 
 
 @contextmanager
 def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
-    """Watchers are per thread; the replaced ops are per process, put in by the first and taken out by the last."""
-    global _active
+    """Watchers are per thread; the ops are replaced for the process, as long as anybody watches."""
     stack = _watchers.__dict__.setdefault("stack", [])
-    with _patching:
-        if _active == 0:
-            _patch()
-        _active += 1
-    stack.append(about_to_write)
-    try:
-        yield
-    finally:
-        stack.remove(about_to_write)
-        with _patching:
-            _active -= 1
-            if _active == 0:
-                while _patched:
-                    _patched.pop()()
+    with replaced(_writing()):
+        stack.append(about_to_write)
+        try:
+            yield
+        finally:
+            stack.remove(about_to_write)
 
 
-def _patch() -> None:
-    for name, op in list(vars(paddle._C_ops).items()):
-        if name.endswith("_") and not name.startswith("_") and callable(op):
-            _replace(paddle._C_ops, name, op)
-    for name in ("__setitem__", "set_value", "copy_"):
-        _replace(paddle.Tensor, name, getattr(paddle.Tensor, name))
-
-
-def _replace(owner: Any, name: str, op: Any) -> None:
-    setattr(owner, name, _reporting(op))
-    _patched.append(lambda: setattr(owner, name, op))
+@functools.cache
+def _writing() -> tuple[Patch, ...]:
+    """All that writes into a tensor."""
+    kernels = [name for name, op in vars(paddle._C_ops).items() if name.endswith("_") and callable(op)]
+    found: list[Patch] = [(paddle._C_ops, name, _reporting) for name in kernels if not name.startswith("_")]
+    return (*found, *((paddle.Tensor, name, _reporting) for name in ("__setitem__", "set_value", "copy_")))
 
 
 @functools.cache

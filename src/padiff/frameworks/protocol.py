@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.records import Array
 
@@ -143,6 +144,13 @@ class Adapter(Protocol):
         """Inside, ``read`` is called with tensors as ops, or modules' own code, take them up."""
         ...
 
+    # What a model draws. An adapter may leave this out: both models draw for themselves then.
+
+    def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
+        """Inside, ``dice`` is told of all random numbers as they are drawn in this thread, and of uniform ones being
+        held against a bound; what it returns takes their place. The generators move as if nobody listened."""
+        ...
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         """Have ``callback`` called with the tensor's gradient in backward; None where it will have none."""
         ...
@@ -196,6 +204,10 @@ class Adapter(Protocol):
     def random_state(self) -> Any: ...
 
     def restore_random_state(self, state: Any) -> None: ...
+
+    def random_key(self, state: Any) -> Any:
+        """Something that is equal for equal states; may be left out, and nobody is told then that a model drew."""
+        ...
 
     def is_training(self, module: Any) -> bool: ...
 

@@ -17,9 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
 from padiff.frameworks import containers
+from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
+from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
@@ -206,6 +208,9 @@ class TorchAdapter:
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _ReadWatch(read)
 
+    def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
+        return watching(dice, self.to_numpy, self.to_native)
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if not tensor.requires_grad:
             return None
@@ -294,6 +299,10 @@ class TorchAdapter:
         torch.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
+
+    def random_key(self, state: Any) -> Any:
+        cpu, cuda = state
+        return [one.numpy().tobytes() for one in (cpu, *(cuda or ()))]
 
     def is_training(self, module: Any) -> bool:
         return bool(module.training)
