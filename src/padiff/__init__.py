@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from padiff.autodiff.layer_map import LayerMap as LayerMap
     from padiff.autodiff.proxy import create_model as create_model
     from padiff.autodiff.weights import assign_weight as assign_weight
+    from padiff.capture.functions import watch_function as watch_function
+    from padiff.capture.tags import tag as tag
     from padiff.dumps import capture as capture
     from padiff.dumps import compare_dumps as compare_dumps
     from padiff.dumps import load as load
@@ -55,6 +57,8 @@ _HOMES = {
     "padiff.autodiff.proxy": ("create_model",),
     "padiff.weights.special": ("add_special_init",),
     "padiff.autodiff.weights": ("assign_weight",),
+    "padiff.capture.functions": ("watch_function",),
+    "padiff.capture.tags": ("tag",),
     "padiff.engine.inputs": ("Inputs",),
     "padiff.records": ("Calibration", "Tolerance"),
     "padiff.weights.rules": ("concat", "split", "transpose"),

@@ -23,7 +23,7 @@ from padiff.records import Calibration, Rules, Tolerance
 from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
 
-LATER = "op level and dumps come with a later version; module level in one process works today"
+LATER = "dumps come with a later version; comparing two models in one process works today"
 
 
 def compare(
@@ -47,14 +47,13 @@ def compare(
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
     ``randomness="replay"`` gives raw what base drew (dropout, noise, samples); ``"own"`` lets each draw for itself.
+    ``level="op"`` compares what the modules' own code calls as well, function by function.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
     _choice("phase", phase, ("forward", "both"))
     _choice("randomness", randomness, ("replay", "own"))
     _choice("level", level, ("module", "op"))
-    if level == "op":
-        raise NotAvailableError('level="op" is not in this version yet', LATER)
     if dump is not None:
         raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
@@ -73,6 +72,7 @@ def compare(
         rules=module_rules,
         weight_rules=weight_rules,
         randomness=randomness,
+        ops=level == "op",
     )
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)

@@ -1,6 +1,13 @@
 """Two models become pairs: modules before they run, calls while they run. What has no partner is listed."""
 
 from padiff.align.calls import CallPairing as CallPairing
+from padiff.align.calls import tag_key as tag_key
+from padiff.align.calls import tags_of as tags_of
 from padiff.align.likeness import PASSIVE as PASSIVE
 from padiff.align.modules import pair_modules as pair_modules
+from padiff.align.op_names import FREE_LAYOUT as FREE_LAYOUT
+from padiff.align.op_names import MOVING as MOVING
+from padiff.align.op_names import UNDETERMINED as UNDETERMINED
+from padiff.align.op_names import same_thing as same_thing
+from padiff.align.ops import pair_ops as pair_ops
 from padiff.align.slots import pair_slots as pair_slots

@@ -45,6 +45,7 @@ class CallPairing:
         self._parts_seen: Counter[tuple[int, int]] = Counter()
         self._base_calls = {(call.node, call.occurrence): call for call in base_calls}
         self._calls = base_calls
+        self._tags = tags_of(base_calls)
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
         self.members: set[int] = set()
@@ -76,6 +77,10 @@ class CallPairing:
     def held(self, base: Call) -> bool:
         """Whether a call of base is one that calls of raw are held against because of their modules."""
         return base.node in self._base_nodes
+
+    def tagged(self, tag: Call) -> Call | None:
+        """What base marked with the same name."""
+        return self._tags.get(tag_key(tag))
 
     def grouped(self, raw: Call) -> bool:
         """Whether a call is held against a group's, or a part of one: then both end at the same place."""
@@ -232,6 +237,16 @@ class CallPairing:
                 unit = parent.atomic and parent.index in partner_of
                 found.append(found[parent.index] or (parent.path if unit else ""))
         return found
+
+
+def tag_key(tag: Call) -> tuple[str, int]:
+    """The name that the user gave it, and how many times it had been given before."""
+    return tag.path.rpartition("@")[2], tag.occurrence
+
+
+def tags_of(calls: Sequence[Call]) -> dict[tuple[str, int], Call]:
+    """All that was marked inside some calls."""
+    return {tag_key(op): op for call in calls for op in call.ops if op.tag}
 
 
 @dataclass

@@ -83,6 +83,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
         tolerance=options.tolerance,
         rules=weight_rules(layer_map.rules(base, raw, skip_parameterless=skips_wrap_layers()), base, raw),
         single_step=options.diff_phase if options.single_step else None,
+        ops=options.ops,
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)

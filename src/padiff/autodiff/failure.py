@@ -78,6 +78,7 @@ def _place(report: Report, divergence: Divergence) -> None:
         f"    Type of layer is: {divergence.base_kind} vs {divergence.raw_kind}",
         f"    Route: {base}",
         f"           {raw}",
+        *([] if divergence.op is None else [f"    It starts with the op: {divergence.op}"]),
     )
 
 

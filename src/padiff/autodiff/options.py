@@ -70,6 +70,8 @@ class Options:
     diff_phase: Literal["forward", "backward", "both"]
     single_step: bool
     steps: int
+    ops: bool
+    """Whether ops are compared, too."""
     notes: tuple[str, ...]
 
     @property
@@ -127,8 +129,9 @@ def _checked(
     if optimizers is not None and values["diff_phase"] == "forward":
         notes.append('diff_phase="forward" runs no backward: the optimizers are not used')
         optimizers = None
-    if os.environ.get("PADIFF_API_CHECK", "OFF").upper() == "ON":
-        notes.append("PADIFF_API_CHECK=ON: op-level capture is not in this version yet, modules are compared")
+    ops = os.environ.get("PADIFF_API_CHECK", "OFF").strip().upper() in ("ON", "TRUE", "1")
+    if ops:
+        notes.append("PADIFF_API_CHECK=ON: the ops in modules' own code are compared, too")
     return Options(
         first=first,
         second=second,
@@ -142,6 +145,7 @@ def _checked(
         diff_phase=values["diff_phase"],  # type: ignore[arg-type]
         single_step=values["single_step"],
         steps=steps,
+        ops=ops,
         notes=tuple(notes),
     )
 

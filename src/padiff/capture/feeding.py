@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from padiff.capture.draws import Listener
 from padiff.capture.held import Held
+from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
@@ -40,6 +41,10 @@ class Feeder(Protocol):
         """For a call that has ended: what its outputs are replaced by."""
         ...
 
+    def tagged(self, call: Call) -> Mapping[int, Feed]:
+        """For a tensor that the user marked: what it is replaced by."""
+        ...
+
 
 class FeedingRecorder(Recorder):
     """Records one step of one model while a feeder replaces tensors at the borders of calls."""
@@ -53,8 +58,9 @@ class FeedingRecorder(Recorder):
         hooks: bool,
         observer: Observer | None = None,
         listener: Listener | None = None,
+        ops: WantedOps | None = None,
     ) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer, listener=listener)
+        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer, listener=listener, ops=ops)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""
@@ -87,10 +93,15 @@ class FeedingRecorder(Recorder):
         fed = self._replacements(call.outputs, self._feeder.hand_on(call))
         return map_leaves(output, partial(_exchange, fed)) if fed else None
 
+    def tagged(self, name: str, value: Any) -> Any:
+        call = self._tag(name, value)
+        fed = {} if call is None else self._replacements(call.outputs, self._feeder.tagged(call))
+        return map_leaves(value, partial(_exchange, fed)) if fed else value
+
     def _fail(self, module: Any) -> None:
-        before = len(self._open)
+        before = len(self.open_calls)
         super()._fail(module)
-        if len(self._open) < before:
+        if len(self.open_calls) < before:
             self._given.pop()
 
     def _replacements(self, slots: Any, feeds: Mapping[int, Feed]) -> dict[int, tuple[Any, Any]]:
@@ -145,6 +156,8 @@ class Witness:
             for slot in call.outputs
             if slot.tracked and not slot.value.overwritten
         }
+
+    tagged = hand_on
 
     def _contribution(self, place: tuple[int, int], gradient: Value) -> None:
         self.contributions[place] = _kept(gradient)

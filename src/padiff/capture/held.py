@@ -11,12 +11,15 @@ from padiff.records import Array
 class Held:
     """A framework's tensor as it was when seen."""
 
-    __slots__ = ("_adapter", "_dtype", "_tensor", "_version", "shape")
+    __slots__ = ("_adapter", "_dtype", "_tensor", "_version", "shape", "tracked")
 
-    def __init__(self, adapter: Adapter, tensor: Any) -> None:
+    tracked: bool
+    """Whether it takes part in backward; set by whoever sees it."""
+
+    def __init__(self, adapter: Adapter, tensor: Any, version: int | None = None) -> None:
         self._adapter = adapter
         self._tensor = tensor
-        self._version: int | None = adapter.version(tensor)
+        self._version: int | None = adapter.version(tensor) if version is None else version
         self.shape = adapter.shape(tensor)
         self._dtype: str | None = None
 
@@ -54,6 +57,11 @@ class Held:
             and self._version is not None
             and self._adapter.version(self._tensor) != self._version
         )
+
+    @property
+    def written(self) -> bool:
+        """Somebody wrote into the memory, seen in time or not."""
+        return self._version is None or self.overwritten
 
     def detach(self) -> None:
         """Let go of the autograd graph, keep the elements."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,11 +15,14 @@ from types import FrameType
 from typing import Any, Protocol
 
 from padiff.capture.draws import Listener
+from padiff.capture.functions import watched_functions
 from padiff.capture.held import Held
+from padiff.capture.ops import Opened, OpLog, WantedOps
+from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, Frame, Slot, Value
+from padiff.records import FIRST_OP, Call, Frame, Slot, Value
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 _DEMO_FOLDER = str(Path(__file__).resolve().parents[1] / "demo")  # written as a user would
@@ -31,6 +35,10 @@ class Observer(Protocol):
     def on_call(self, call: Call) -> None: ...
 
     def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+
+    def on_tag(self, tag: Call) -> None:
+        """The user marked a tensor."""
+        ...
 
     def before_write(self) -> None:
         """Some tensor is about to be written: whatever was only looked at must be read now."""
@@ -48,6 +56,10 @@ class _Open:
     inputs: tuple[Slot, ...]
     stack: tuple[Frame, ...]
     first_tensor: int
+    ops: list[Opened] | None = None
+    """What its own code has called so far; None where nobody wants to know."""
+    tags: list[tuple[int, Call]] = field(default_factory=list)
+    """What its own code has tagged, and how many ops came before."""
     owned: list[tuple[tuple[int, int], Held]] = field(default_factory=list)
     """Tensors first seen in its own code: between its children, or returned by them."""
 
@@ -63,6 +75,7 @@ class Recorder:
         observer: Observer | None = None,
         hooks: bool = True,
         listener: Listener | None = None,
+        ops: WantedOps | None = None,
     ) -> None:
         self._listener = listener
         self.calls: list[Call] = []
@@ -73,11 +86,11 @@ class Recorder:
         self._want_gradients = gradients
         self._hooks = gradients and hooks
         self._observer = observer
-        self._open: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
-        self._entered = 0
+        self.open_calls: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
+        self.entered = 0
         self._occurrences: Counter[int] = Counter()
         self._tensors = 0
-        self._known: dict[tuple[int, int], tuple[int, Held]] = {}
+        self.known_tensors: dict[tuple[int, int], tuple[int, Held]] = {}
         self._unindexed: list[tuple[tuple[int, int], Held]] = []
         self._by_storage: dict[int, list[tuple[tuple[int, int], Held]]] = {}
         self._handles: list[Handle] = []
@@ -85,10 +98,17 @@ class Recorder:
         self._taking = False
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
+        # Up to the separator: paddlenlp's folder begins as paddle's does.
+        self._foreign = tuple(folder + os.sep for folder in (*live.adapter.package_folders(), _OWN_FOLDER))
+        self._unhooked: set[int] = set()
+        """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
+        self._tagged: Counter[str] = Counter()
+        self._ops: OpLog | None = None
+        if ops is not None and hasattr(live.adapter, "watch_ops"):
+            self._ops = OpLog(self, live.adapter, ops, self._foreign)
         self._attachment = ExitStack()
         self._outside: FrameType | None = None
         """Where walking up the stack for the user's lines ends, if not where padiff calls the model."""
-        self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
 
     @contextmanager
     def attached(self, nodes: frozenset[int], but: Any = None) -> Iterator[None]:
@@ -98,7 +118,13 @@ class Recorder:
         with ExitStack() as stack:
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
-            stack.enter_context(self._adapter.watch_writes(self._about_to_write))
+            stack.enter_context(listening(self))
+            if self._ops is None:
+                stack.enter_context(self._adapter.watch_writes(self._about_to_write))
+            else:
+                stack.enter_context(watched_functions(self._ops.whole))
+                watch = self._adapter.watch_ops(self._ops.begin, self._ops.end, self._about_to_write)
+                stack.enter_context(watch)
             yield
 
     # --- calls of the model that somebody else makes: a training loop, a trainer
@@ -152,10 +178,12 @@ class Recorder:
         node = self._node_of[id(module)]
         inputs = self._slots(args, kwargs)
         stack = self._user_stack()
-        opened = _Open(self._entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
-        self._entered += 1
+        opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
+        if self._ops is not None and self._ops.wants(self.entered, module):
+            opened.ops = []
+        self.entered += 1
         self._occurrences[node] += 1
-        self._open.append(opened)
+        self.open_calls.append(opened)
         if self._listener is not None:
             self._listener.entered(self._begun())
 
@@ -163,8 +191,8 @@ class Recorder:
         if not self._mine():
             return
         self._raised = None
-        opened = self._open.pop()
-        parent = self._open[-1]
+        opened = self.open_calls.pop()
+        parent = self.open_calls[-1]
         inside = (opened.first_tensor, self._tensors)
         outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
         node = self._live.tree.nodes[opened.node]
@@ -179,6 +207,7 @@ class Recorder:
             outputs=outputs,
             tensors=inside,
             stack=opened.stack,
+            ops=self._ops_of(opened),
         )
         self.calls.append(call)
         if self._listener is not None:
@@ -189,11 +218,11 @@ class Recorder:
 
     def _begun(self) -> Call:
         """The call that began last."""
-        opened = self._open[-1]
+        opened = self.open_calls[-1]
         node = self._live.tree.nodes[opened.node]
         return Call(
             index=opened.index,
-            parent=self._open[-2].index,
+            parent=self.open_calls[-2].index,
             node=opened.node,
             path=node.path,
             kind=node.kind,
@@ -205,8 +234,8 @@ class Recorder:
 
     def _fail(self, module: Any) -> None:
         """The user's code may catch the exception and go on: the call is taken off like one that ended."""
-        if self._mine() and len(self._open) > 1 and self._open[-1].module is module:
-            opened = self._open.pop()
+        if self._mine() and len(self.open_calls) > 1 and self.open_calls[-1].module is module:
+            opened = self.open_calls.pop()
             if self._raised is None:
                 self._raised = self._live.tree.nodes[opened.node].path
 
@@ -219,8 +248,51 @@ class Recorder:
             if id(held) in returned:
                 parent.owned.append((key, held))
             else:
-                self._known.pop(key, None)
+                self.known_tensors.pop(key, None)
                 held.release()
+
+    def _ops_of(self, opened: _Open) -> Sequence[Call]:
+        later: Sequence[Call] = ()
+        if opened.ops and self._ops is not None:
+            later = self._ops.later(opened.ops, opened.index, self._live.tree.nodes[opened.node])
+        if not opened.tags:
+            return later
+        found = list(later)
+        for place, tag in reversed(opened.tags):
+            found.insert(place, tag)
+        return tuple(found)
+
+    def tagged(self, name: str, value: Any) -> Any:
+        """The user marks a tensor."""
+        self._tag(name, value)
+        return value
+
+    def _tag(self, name: str, value: Any) -> Call | None:
+        opened = self.open_calls[-1]
+        if not self._mine() or opened.index < 0:
+            return None
+        slots = tuple(self._slot(place, tensor) for place, tensor in self._adapter.flatten(value))
+        if not slots:
+            return None
+        node = self._live.tree.nodes[opened.node]
+        call = Call(
+            index=FIRST_OP - 1 - sum(self._tagged.values()),
+            parent=opened.index,
+            node=opened.node,
+            path=f"{node.path}@{name}",
+            kind="tag",
+            occurrence=self._tagged[name],
+            inputs=opened.inputs,
+            outputs=slots,
+            stack=self._user_stack(),
+            begun=self.entered,
+            tag=True,
+        )
+        self._tagged[name] += 1
+        opened.tags.append((len(opened.ops or ()), call))
+        if self._observer is not None:
+            self._observer.on_tag(call)
+        return call
 
     def _about_to_write(self, tensor: Any) -> None:
         if not self._mine():
@@ -233,7 +305,7 @@ class Recorder:
                 self._by_storage.setdefault(storage, []).append((key, held))
         self._unindexed.clear()
         for key, held in self._by_storage.pop(self._adapter.storage(tensor), ()):
-            self._known.pop(key, None)
+            self.known_tensors.pop(key, None)
             held.secure()
 
     def _on_gradient(self, number: int, gradient: Any) -> None:
@@ -264,28 +336,53 @@ class Recorder:
         return tuple(slots)
 
     def _slot(self, name: str, tensor: Any) -> Slot:
-        key = (id(tensor), self._adapter.version(tensor))
-        known = self._known.get(key)
-        if known is None:
-            known = self._first_sight(key, tensor)
+        before = self._tensors
+        known = self.known(tensor, True)
+        if self._ops is not None and self._tensors > before:
+            self._ops.first_seen(tensor, known)
         return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
 
-    def _first_sight(self, key: tuple[int, int], tensor: Any) -> tuple[int, Held]:
-        held = Held(self._adapter, tensor)
+    def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
+        """Number of a tensor and the tensor; ``hooked`` says whether its gradient is asked for."""
+        key = (id(tensor), self._adapter.version(tensor))
+        known = self.known_tensors.get(key)
+        if known is None:
+            return self._first_sight(key, tensor, hooked)
+        if hooked and known[0] in self._unhooked:
+            self._unhooked.discard(known[0])
+            self._hook(known[0], tensor)
+        return known
+
+    def _first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
+        held = Held(self._adapter, tensor, key[1])
+        held.tracked = self._want_gradients and self._adapter.requires_grad(tensor)
         number = self._tensors
         self._tensors += 1
-        self._known[key] = (number, held)
+        self.known_tensors[key] = (number, held)
         self._unindexed.append((key, held))
-        self._open[-1].owned.append((key, held))
+        self.open_calls[-1].owned.append((key, held))
         if self._hooks:
-            handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
-            if handle is not None:
-                self._handles.append(handle)
+            if hooked:
+                self._hook(number, tensor)
+            else:
+                self._unhooked.add(number)
         return number, held
+
+    def _hook(self, number: int, tensor: Any) -> None:
+        handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
+        if handle is not None:
+            self._handles.append(handle)
+
+    def track(self, tensor: Any, seen: tuple[int, Held]) -> None:
+        """A tensor that did not take part in backward when it was first seen: perhaps it does now."""
+        if self._want_gradients and self._adapter.requires_grad(tensor):
+            seen[1].tracked = True
+            if self._hooks and seen[0] not in self._unhooked:
+                self._hook(seen[0], tensor)
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor that was seen as it is now; -1 for one that was not."""
-        known = self._known.get((id(tensor), self._adapter.version(tensor)))
+        known = self.known_tensors.get((id(tensor), self._adapter.version(tensor)))
         return -1 if known is None else known[0]
 
     def _live_tensor(self, value: Value) -> Any | None:
@@ -295,9 +392,9 @@ class Recorder:
     def part_with(self, call: Call) -> None:
         """Copy what a call was given and returned: it goes back to somebody who may write into it unseen."""
         theirs = {id(slot.value): slot.value for slot in (*call.inputs, *call.outputs)}
-        for key, (_, held) in list(self._known.items()):
+        for key, (_, held) in list(self.known_tensors.items()):
             if id(held) in theirs:
-                del self._known[key]
+                del self.known_tensors[key]
                 held.secure()
 
     def close(self) -> None:
@@ -307,9 +404,9 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for _, held in self._known.values():
+        for _, held in self.known_tensors.values():
             held.detach()
-        self._known.clear()
+        self.known_tensors.clear()
         self._by_storage.clear()
         self._unindexed.clear()
 

@@ -11,6 +11,7 @@ from typing import Any
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
+from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder, call_model
 from padiff.capture.state import (
     SavedBuffers,
@@ -55,6 +56,8 @@ class Session:
         """Places of the outputs that the default loss goes over; None for all. Set where the models return others."""
         self.probe: Probe | None = None
         """Where the default loss is a projection: of what, and along what. Otherwise it is the mean."""
+        self.ops: WantedOps | None = None
+        """Which ops are recorded, besides modules, where nothing is fed."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self.listen: Callable[[], Listener] | None = None
@@ -88,18 +91,24 @@ class Session:
         observer: Observer | None = None,
         feeder: Feeder | None = None,
         hooks: bool = True,
+        ops: WantedOps | None = None,
     ) -> StepTrace:
         """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
 
-        A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded as well."""
+        A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded, too, ``ops``
+        which ops of modules' own code are."""
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
         listener = self.listener = None if self.listen is None else self.listen()
         if feeder is not None:
-            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks, listener=listener)
+            recorder: Recorder = FeedingRecorder(
+                self.live, feeder, gradients=gradients, hooks=hooks, listener=listener, ops=ops
+            )
         else:
-            recorder = Recorder(self.live, gradients=gradients, observer=observer, listener=listener)
+            recorder = Recorder(
+                self.live, gradients=gradients, observer=observer, listener=listener, ops=ops or self.ops
+            )
         running = Step(self, step, arguments, loss_fn, gradients, recorder, listener)
         self._under_way = recorder
         try:

@@ -59,6 +59,9 @@ def _of_call(fault: Fault, pairs: Sequence[tuple[Call, Call]], base_of: dict[int
         if last is not None:
             note = between_words(last, None)
             lines = tuple(lines_between(_side(last, side, base_of), None) for side in ("base", "raw"))
+    if "@" in fault.comparison.raw_path and not given:
+        told = f"the tensor tagged {fault.comparison.raw_path.rpartition('@')[2]!r} differs"
+        note = f"{told}; {note}" if fault.phase == "forward" else f"the gradient of {told.removeprefix('the ')}"
     own = (lines[0], lines[1]) if lines is not None and any(lines) else None
     role: Role = "input" if given or fault.phase == "backward" else "output"
     return replace(at_call(base, raw, fault.comparison, note, own), role=role)

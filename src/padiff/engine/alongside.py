@@ -215,6 +215,10 @@ class Feeding:
     def hand_on(self, call: Call) -> Mapping[int, Feed]:
         return self._watched(self._run.hand_on(call), -1)
 
+    def tagged(self, call: Call) -> Mapping[int, Feed]:
+        """Dumps hold no tags."""
+        return {}
+
     def _watched(self, feeds: Mapping[int, Feed], call: int) -> dict[int, Feed]:
         return {
             tensor: feed if feed.see is None else replace(feed, see=partial(self._seen, feed.see, call, tensor))

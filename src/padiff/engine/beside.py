@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from padiff.align import CallPairing
+from padiff.align import CallPairing, tag_key, tags_of
 from padiff.compare.layouts import compare_arranged
 from padiff.engine.partners import Partners
 from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
@@ -18,6 +18,10 @@ class Beside(Protocol):
     def at_start(self, call: Call) -> Call | None: ...
 
     def at_end(self, call: Call) -> Call | None: ...
+
+    def tagged(self, tag: Call) -> Call | None:
+        """What base marked with the same name."""
+        ...
 
     def told_late(self, call: Call) -> bool:
         """Whether it is known only when the call has ended."""
@@ -53,12 +57,16 @@ class Itself:
 
     def __init__(self, trace: StepTrace) -> None:
         self._calls = {call.index: call for call in trace.calls}
+        self._tags = tags_of(trace.calls)
 
     def at_start(self, call: Call) -> Call | None:
         found = self._calls.get(call.index)
         return found if found is not None and found.node == call.node else None
 
     at_end = at_start
+
+    def tagged(self, tag: Call) -> Call | None:
+        return self._tags.get(tag_key(tag))
 
     def told_late(self, call: Call) -> bool:
         return False
@@ -97,6 +105,9 @@ class Other:
 
     def at_end(self, call: Call) -> Call | None:
         return self._partners.of(call)
+
+    def tagged(self, tag: Call) -> Call | None:
+        return self._pairing.tagged(tag)
 
     def told_late(self, call: Call) -> bool:
         return self._pairing.told_late(call)

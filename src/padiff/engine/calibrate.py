@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -32,16 +32,18 @@ class NoiseMeter:
     def __init__(self, base: StepTrace) -> None:
         self._values: dict[int, Value] = {}
         for call in base.calls:
-            for slot in (*call.inputs, *call.outputs):
+            for slot in _slots(call):
                 self._values[slot.tensor] = slot.value
         self._gradients = base.gradients
         self.tensors: dict[int, float] = {}
         self.gradients: dict[int, float] = {}
 
     def on_call(self, call: Call) -> None:
-        for slot in (*call.inputs, *call.outputs):
+        for slot in _slots(call):
             if slot.tensor not in self.tensors and slot.tensor in self._values:
                 self.tensors[slot.tensor] = gap(self._values[slot.tensor], slot.value)
+
+    on_tag = on_call
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         if tensor in self._gradients:
@@ -49,6 +51,14 @@ class NoiseMeter:
 
     def before_write(self) -> None:
         """Everything was read when it was seen."""
+
+
+def _slots(call: Call) -> Iterable[Slot]:
+    """All tensors of a call, and what its own code returned."""
+    yield from call.inputs
+    yield from call.outputs
+    for op in call.ops:
+        yield from op.outputs
 
 
 def predict_noise(

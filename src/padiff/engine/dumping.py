@@ -107,6 +107,9 @@ class StepSink:
         if self._only is None or tensor in self._kept:
             self.step.gradient(tensor, gradient, bordered=self.bordered)
 
+    def on_tag(self, tag: Call) -> None:
+        """Dumps hold no tags."""
+
     def before_write(self) -> None:
         """Everything was copied when it was seen."""
 

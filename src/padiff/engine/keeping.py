@@ -68,6 +68,10 @@ class _Both:
         self._first.on_gradient(tensor, gradient)
         self._second.on_gradient(tensor, gradient)
 
+    def on_tag(self, tag: Call) -> None:
+        self._first.on_tag(tag)
+        self._second.on_tag(tag)
+
     def before_write(self) -> None:
         self._first.before_write()
         self._second.before_write()

@@ -20,6 +20,7 @@ from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.layouts import compare_arranged
+from padiff.compare.masks import masked_alike, without_masked
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
 from padiff.engine.gallery import Gallery
@@ -42,9 +43,6 @@ SAME = Outcome("equal", None, "equal")
 
 CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
 """Hold whatever they are given: two of them are not alike."""
-
-MASKED = -5000.0
-"""What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
 
 Key = tuple[str, str, int, int]
 """Phase, role, base's call (-1 where it does not matter) and base's tensor."""
@@ -220,6 +218,18 @@ class LocalRun:
             self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
         return feeds
 
+    def tagged(self, call: Call) -> Mapping[int, Feed]:
+        """A tensor that the user marked on both sides: what differs here arose in the code around the mark."""
+        base = self._beside.tagged(call)
+        if base is None:
+            return {}
+        feeds: dict[int, Feed] = {}
+        for one, other in self._slots(base.outputs, call.outputs, "output"):
+            _, arranged = self._compare("forward", "output", base, call, one, other, "edge")
+            if arranged is not None and other.tensor not in feeds and _same_family(arranged, other.value):
+                self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+        return feeds
+
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
         tracked = self._backward and one.tracked
         feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
@@ -297,11 +307,17 @@ class LocalRun:
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
+        tolerance = self._allowed(key)
         if role == "input" and phase == "forward":
-            expected = _masked_alike(expected, found)
+            expected = masked_alike(expected, found)
+        rest = without_masked(expected, found) if call.tag and phase == "forward" else None
+        if rest is not None:  # what is left out is large, and so is its noise
+            (expected, found), tolerance = rest, replace(tolerance, predicted=None)
         outcome, arranged = compare_arranged(
-            expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
+            expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely
         )
+        if rest is not None:
+            arranged = None if arranged is None else one.value.numpy()
         if phase == "backward" and self._saturation.explains(role, base, outcome):
             message = f"{outcome.message}; rounding of a gradient that hardly gets through"
             outcome = replace(outcome, verdict="rounding", reason=None, message=message)
@@ -361,7 +377,7 @@ class LocalRun:
             return
         if phase == "forward" and self._misled(call):
             return
-        between = (phase, role) in (("forward", "input"), ("backward", "output"))
+        between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
         after = self._child_of(place[1], call) if between else None
         fault = Fault(
@@ -498,15 +514,6 @@ class LocalRun:
 
 def _origins(call: Call) -> set[int]:
     return {slot.origin for slot in call.outputs}
-
-
-def _masked_alike(base: Array, raw: Array) -> Array:
-    """Base's array with raw's numbers where both mask something out: that these are far below zero is all they say."""
-    if base.shape != raw.shape or base.dtype != raw.dtype or base.dtype.kind != "f" or not base.size:
-        return base
-    if base.min() > MASKED or raw.min() > MASKED:
-        return base
-    return np.where((base <= MASKED) & (raw <= MASKED), raw, base)
 
 
 def _comparable(base: Value, raw: Value) -> bool:

@@ -17,7 +17,7 @@ from padiff.engine.drift import relative_steps
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
-from padiff.engine.scenes import Scenes, run_again
+from padiff.engine.scenes import Scenes, feeder_of, run_again
 from padiff.engine.state import State
 from padiff.records import (
     Call,
@@ -100,6 +100,7 @@ def localise(
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
         # use), and share the same gradient differently. What comes out of it for the parameters agrees.
         faults = [fault for fault in faults if fault.phase == "forward"]
+    feeder = feeder_of(reference, pairing, beside)
     scenes = Scenes(
         job,
         plan,
@@ -108,8 +109,9 @@ def localise(
         {call.index: one for one, call in run.pairs},
         raw,
         base,
-        run_again(job, raw, reference, pairing, beside, step),
+        run_again(job, raw, feeder, step),
         drawn,
+        feeder,
     )
     return Located(
         tuple(faults),

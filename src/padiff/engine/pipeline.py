@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from padiff.align import pair_modules
+from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
 from padiff.engine.dumping import TraceWriter
@@ -50,6 +51,7 @@ def run_job(
     base = Session(job.base, "base", _watched(job, modules, "base"))
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
+    base.ops = raw.ops = WantedOps() if job.ops else None
     base.loss_outputs, raw.loss_outputs = matching.outputs
     if Projection.possible(job):
         probe = Projection(job)

@@ -83,6 +83,9 @@ class Samples:
         if self._inner is not None:
             self._inner.on_gradient(tensor, gradient)
 
+    def on_tag(self, tag: Call) -> None:
+        """Dumps hold no tags."""
+
     def before_write(self) -> None:
         if self._inner is not None:
             self._inner.before_write()
@@ -296,6 +299,8 @@ class _Nobody:
     """An observer that lets everything go."""
 
     def on_call(self, call: Call) -> None: ...
+
+    def on_tag(self, tag: Call) -> None: ...
 
     def on_gradient(self, tensor: int, gradient: Value) -> None: ...
 

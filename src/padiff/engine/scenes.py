@@ -50,6 +50,8 @@ class Scenes:
     """Run raw fed base's tensors once more, told what is compared; the second says whether backward is needed."""
     draws: tuple[DrawGap, ...] = ()
     """Random draws that do not correspond."""
+    feeder: Callable[[bool], LocalRun] | None = None
+    """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
@@ -210,13 +212,11 @@ class Scenes:
         return trace.calls
 
 
-def run_again(
-    job: Job, raw: Session, reference: Reference, pairing: CallPairing, beside: Any, step: int
-) -> Callable[[Callable[..., None], bool], None]:
-    """How raw runs once more on base's tensors, for a scene."""
+def feeder_of(reference: Reference, pairing: CallPairing, beside: Any) -> Callable[..., LocalRun]:
+    """What feeds raw base's tensors once more."""
 
-    def run(look: Callable[..., None], backward: bool) -> None:
-        local = LocalRun(
+    def made(backward: bool, look: Callable[..., None] | None = None) -> LocalRun:
+        return LocalRun(
             reference,
             beside(),
             Tolerance(mode="auto"),
@@ -224,6 +224,17 @@ def run_again(
             backward=backward,
             look=look,
         )
+
+    return made
+
+
+def run_again(
+    job: Job, raw: Session, feeder: Callable[..., LocalRun], step: int
+) -> Callable[[Callable[..., None], bool], None]:
+    """How raw runs once more on base's tensors, for a scene."""
+
+    def run(look: Callable[..., None], backward: bool) -> None:
+        local = feeder(backward, look)
         with raw.again():
             raw.run(step, job.arguments()[1], loss_fn=job.losses[1], backward=backward, feeder=local, hooks=False)
 

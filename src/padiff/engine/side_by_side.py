@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from padiff.align import CallPairing, pair_slots
+from padiff.align import CallPairing, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.masks import without_masked
 from padiff.engine.gallery import Gallery
+from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
 from padiff.records import (
     Array,
@@ -87,9 +89,14 @@ class SideBySide:
         self._values: dict[int, Value] = {}
         self._uses: Counter[int] = Counter()
         """Base tensor to the number of slots in which it has not been met yet."""
+        self._ops = OpsBeside(base.step, self._allowed)
+        self._tags_met: set[tuple[str, int]] = set()
         for call in base.calls:
             for slot in (*call.inputs, *call.outputs):
                 self._values[slot.tensor] = slot.value
+                self._uses[slot.tensor] += 1
+            for slot in (made for op in call.ops for made in op.outputs):
+                self._values.setdefault(slot.tensor, slot.value)
                 self._uses[slot.tensor] += 1
         self._parents = {call.index: call.parent for call in base.calls}
         self._waiting: dict[int, int] = {}
@@ -112,14 +119,37 @@ class SideBySide:
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
+        if call.ops or base.ops:
+            self._ops.compare(base, call)
         for done in self._pairing.dealt_with(call):
-            for slot in (*done.inputs, *done.outputs):
+            for slot in (*done.inputs, *done.outputs, *(made for op in done.ops for made in op.outputs)):
                 self._used(slot.tensor)
             self._count(done.index, -1)
             if self._waiting[done.index] == 0:
                 self._release(done)
         if call.parent < 0:  # the model has ended: nothing is left unread when the loss or backward begin
             self._settle()
+
+    def on_tag(self, tag: Call) -> None:
+        """What the user marked with one name on both sides."""
+        base = self._pairing.tagged(tag)
+        if base is None:
+            self._unmatched.append(Unmatched("raw", tag.path, tag.kind, "base tags nothing of this name"))
+            return
+        self._tags_met.add(tag_key(tag))
+        pairs, base_alone, raw_alone = pair_slots(base.outputs, tag.outputs)
+        for one, other in pairs:
+            if one.value.dtype == "released":
+                text = "base's tensor of this name was let go: the two lie too far apart"
+                self._unmatched.append(Unmatched("raw", tag.path, tag.kind, text))
+                continue
+            outcome = self._values_of(one.value, other.value, self._allowed(one.tensor), masks=True)
+            comparison = self._comparison("forward", "output", base, tag, other.name or one.name, outcome, other.tensor)
+            self._comparisons.append(comparison)
+            self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
+        for side, alone in (("base", base_alone), ("raw", raw_alone)):
+            for slot in alone:
+                self._lone_slot("output", base, tag, side, slot)
 
     def _ending_elsewhere(self) -> set[int]:
         """Calls of modules that hold others, or of classes that nobody knows to be the same, whose output differs while
@@ -171,6 +201,7 @@ class SideBySide:
             self._settle()
         place = self._places.get(tensor)
         if place is None:
+            self._ops.on_gradient(tensor, gradient, self._base.gradients)
             return
         expected = self._base_gradient(place.base)
         if expected is not None:
@@ -225,10 +256,21 @@ class SideBySide:
             self._drop_outputs(set(self._partners.rectified))
             self._drop_outputs(self._ending_elsewhere())
         doubtful = len(self._comparisons) < compared
-        unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
-        comparisons = tuple(self._gallery.hung(self._comparisons))
+        for key, tag in tags_of(self._base.calls).items():
+            if key not in self._tags_met:
+                self._unmatched.append(Unmatched("base", tag.path, tag.kind, "raw tags nothing of this name"))
+        ops = self._ops
         return StepComparison(
-            raw.step, self._base, raw, tuple(self._pairs), comparisons, unmatched, self._alike, doubtful
+            raw.step,
+            self._base,
+            raw,
+            tuple(self._pairs),
+            tuple(self._gallery.hung(self._comparisons)),
+            (*self._pairing.unmatched(raw.calls), *self._unmatched, *ops.unmatched),
+            self._alike,
+            doubtful,
+            tuple(ops.comparisons),
+            tuple(ops.pairs),
         )
 
     # --- tensors
@@ -334,11 +376,17 @@ class SideBySide:
             else:
                 self._comparisons.append(comparison)
 
-    def _values_of(self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False) -> Outcome:
+    def _values_of(
+        self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False, masks: bool = False
+    ) -> Outcome:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
-        return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance, gradients=gradients, loosely=not self._alike)
+        expected, found = base.numpy(), raw.numpy()
+        rest = without_masked(expected, found) if masks else None
+        if rest is not None:  # what is left out is large, and so is its noise
+            (expected, found), tolerance = rest, replace(tolerance, predicted=None)
+        return compare_in_any_layout(expected, found, tolerance, gradients=gradients, loosely=not self._alike)
 
     def _picture(self, phase: Phase, outcome: Outcome, base: Value, raw: Value, *, result: bool = False) -> None:
         if (outcome.agrees and not result) or base.overwritten or raw.overwritten:

@@ -18,6 +18,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
+from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
@@ -106,11 +107,12 @@ class Step:
         self.keeping.raw.end(raw, buffers[1])
         base.clear_gradients()
         raw.clear_gradients()
-        done = replace(done, comparisons=tuple(found))
-        if located:
-            return done, located
-        first = find_divergence(done, trees)
-        return done, [] if first is None else [explained_state(first, done, self.after)]
+        plain = replace(done, comparisons=tuple(found))
+        first = None if located else find_divergence(plain, trees)
+        if first is not None:
+            located = [explained_state(first, plain, self.after)]
+        done = with_ops(done, found, diverged=bool(located))
+        return done, [named_by_ops(one, done) for one in located]
 
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""

@@ -8,6 +8,8 @@ from padiff.engine.job import Job
 from padiff.engine.result import Result
 from padiff.engine.shared import shared_in_base
 from padiff.records import (
+    FIRST_OP,
+    Comparison,
     Divergence,
     ModulePairs,
     StepComparison,
@@ -29,7 +31,7 @@ def result_of(
     doubts: Sequence[str] = (),
 ) -> Result:
     first = steps[0]
-    compared = {comparison.raw_call for comparison in first.comparisons if comparison.role == "output"}
+    compared = {comparison.raw_call for comparison in first.comparisons if _of_module(comparison)}
     calls = len(first.raw.calls)
     coverage = {
         "calls": len(compared) / calls if calls else 0.0,
@@ -61,6 +63,10 @@ def result_of(
         notes=tuple(notes),
         coverage=coverage,
     )
+
+
+def _of_module(comparison: Comparison) -> bool:
+    return comparison.role == "output" and comparison.raw_call < FIRST_OP and comparison.raw_kind != "tag"
 
 
 def _layouts(step: StepComparison) -> list[str]:

@@ -9,6 +9,7 @@ from padiff.diagnose import divergences_of
 from padiff.diagnose.causes import differing_settings, explain, stopped_gradient
 from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep, moment_of
+from padiff.engine.inside import with_op
 from padiff.engine.localise import Located
 from padiff.records import Cause, Divergence, Fault, StepComparison
 from padiff.report.picture import picture_of
@@ -32,10 +33,23 @@ def explained_places(located: Located) -> list[Divergence]:
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, located.state, located.pairs))
     ]
-    few = [
-        _forgiving(divergence, _at_place(located, divergence, fault)) for divergence, fault in found[:MOST_EXPLAINED]
-    ]
+    few = [_explained(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
     return few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
+
+
+def _explained(located: Located, divergence: Divergence, fault: Fault | None) -> Divergence:
+    """With its causes, and with the op where it starts."""
+    told = _forgiving(divergence, _at_place(located, divergence, fault))
+    blamed = fault or _own_gradient(located, divergence)
+    return told if blamed is None else _forgiving(told, lambda: with_op(told, blamed, located.scenes))
+
+
+def _own_gradient(located: Located, divergence: Divergence) -> Fault | None:
+    """A parameter whose gradient differs, used by the code of the module that holds it."""
+    if divergence.phase != "gradient":
+        return None
+    pair = next((pair for pair in located.pairs if pair[1].path == divergence.raw_path), None)
+    return None if pair is None else Fault("backward", *pair, divergence.comparison)
 
 
 def explained_state(divergence: Divergence, done: StepComparison, after: AfterStep) -> Divergence:

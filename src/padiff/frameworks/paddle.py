@@ -8,19 +8,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers, paddle_draws
+from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.paddle_patches import Patch, replaced
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -30,6 +30,7 @@ _BIT_VIEWS = {
     "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
 }
+_WHOLE = frozenset({paddle.int64, paddle.int32, paddle.bool, paddle.int16, paddle.int8, paddle.uint8})
 _STATISTICS = ("_mean", "_variance")
 
 
@@ -256,7 +257,7 @@ class PaddleAdapter:
             yield module.register_forward_post_hook(after, always_call=True)
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return _watching(about_to_write)
+        return paddle_builtins.watching_writes(about_to_write)
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _reading(read)
@@ -264,8 +265,22 @@ class PaddleAdapter:
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)
 
+    def watch_ops(
+        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
+    ) -> AbstractContextManager[None]:
+        return paddle_ops.watching(begin, end, about_to_write)
+
+    def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
+        return paddle_ops.op_name(op, function, several)
+
+    def layer_folders(self) -> tuple[str, ...]:
+        return (paddle_ops.LAYERS,)
+
+    def wrapper_files(self) -> tuple[str, ...]:
+        return paddle_ops.WRAPPERS
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
-        if tensor.stop_gradient:
+        if tensor.stop_gradient or tensor.dtype in _WHOLE:  # indices may claim to take gradients, and get none
             return None
 
         def hook(gradient: Any) -> None:
@@ -454,43 +469,3 @@ def _reading(read: Callable[[Any], None]) -> Iterator[None]:
         yield
     finally:
         paddle.nn.Layer.__getattr__ = original
-
-
-# --- seeing writes: paddle has no function modes, so its in-place ops are replaced while somebody watches
-
-_watchers = threading.local()
-
-
-@contextmanager
-def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
-    """Watchers are per thread; the ops are replaced for the process, as long as anybody watches."""
-    stack = _watchers.__dict__.setdefault("stack", [])
-    with replaced(_writing()):
-        stack.append(about_to_write)
-        try:
-            yield
-        finally:
-            stack.remove(about_to_write)
-
-
-@functools.cache
-def _writing() -> tuple[Patch, ...]:
-    """All that writes into a tensor."""
-    kernels = [name for name, op in vars(paddle._C_ops).items() if name.endswith("_") and callable(op)]
-    found: list[Patch] = [(paddle._C_ops, name, _reporting) for name in kernels if not name.startswith("_")]
-    return (*found, *((paddle.Tensor, name, _reporting) for name in ("__setitem__", "set_value", "copy_")))
-
-
-@functools.cache
-def _reporting(op: Any) -> Callable[..., Any]:
-    """Made once for each op: there are hundreds."""
-
-    @functools.wraps(op)
-    def reporting(*args: Any, **kwargs: Any) -> Any:
-        for watcher in _watchers.__dict__.get("stack", ()):
-            for argument in args:
-                if isinstance(argument, paddle.Tensor):
-                    watcher(argument)
-        return op(*args, **kwargs)
-
-    return reporting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any, Protocol
 
 from padiff.frameworks.draws import Dice
@@ -16,6 +17,15 @@ Exit = Callable[[Any, Any], Any]
 """Called after a module ran: module, what it returned; may return something else for it, None leaves it."""
 Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
+
+BeginOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Called before an op: the op, positional arguments, keyword arguments; returns a token, None for an op not wanted."""
+EndOp = Callable[[Any, Any, tuple[Any, ...]], None]
+"""Called after an op that was wanted: the token, what the op returned, its positional arguments."""
+
+
+class LibraryOp(str):
+    """The name of an op that a library brings with it, called through a generated function of that name."""
 
 
 class Handle(Protocol):
@@ -149,6 +159,28 @@ class Adapter(Protocol):
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         """Inside, ``dice`` is told of all random numbers as they are drawn in this thread, and of uniform ones being
         held against a bound; what it returns takes their place. The generators move as if nobody listened."""
+        ...
+
+    # Ops. An adapter may leave these out: then modules are all that is seen.
+
+    def watch_ops(
+        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
+    ) -> AbstractContextManager[None]:
+        """Inside, ``begin`` and ``end`` are called around every op of this thread, wherever it is called, and between
+        them, as by ``watch_writes``, ``about_to_write``."""
+        ...
+
+    def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
+        """The name people know an op by; ``function`` is the framework's function that the user called to get there,
+        ``several`` says that it ran more ops than this one."""
+        ...
+
+    def layer_folders(self) -> tuple[str, ...]:
+        """Folders with the code of the framework's own layers."""
+        ...
+
+    def wrapper_files(self) -> tuple[str, ...]:
+        """Files of decorators, which stand around the framework's functions on the stack."""
         ...
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
@@ -16,10 +17,10 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers
+from padiff.frameworks import containers, torch_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
@@ -211,6 +212,20 @@ class TorchAdapter:
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return watching(dice, self.to_numpy, self.to_native)
 
+    def watch_ops(
+        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
+    ) -> AbstractContextManager[None]:
+        return torch_ops.watching(begin, end, _WriteWatch(about_to_write).tell, _may_write)
+
+    def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
+        return torch_ops.op_name(op, function, several)
+
+    def layer_folders(self) -> tuple[str, ...]:
+        return (torch_ops.LAYERS,)
+
+    def wrapper_files(self) -> tuple[str, ...]:
+        return ()
+
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
         if not tensor.requires_grad:
             return None
@@ -364,16 +379,18 @@ class _WriteWatch(TorchFunctionMode):
         self._about_to_write = about_to_write
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.tell(func, args, kwargs)
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+
+    def tell(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Say what an op is about to write, if anything."""
         position = _written_position(func)
         if position is not None:
             self._report(position, args, kwargs or {})
-        if kwargs is None:
-            return func(*args)
-        out = kwargs.get("out")
+        out = kwargs.get("out") if kwargs else None
         if out is not None:
             for _, tensor in containers.flatten(out, lambda x: isinstance(x, torch.Tensor)):
                 self._about_to_write(tensor)
-        return func(*args, **kwargs)
 
     def _report(self, position: int, args: Any, kwargs: Any) -> None:
         if position >= 0:  # writes only when its ``inplace`` argument says so
@@ -426,6 +443,10 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__", "__set__"}
 _ALWAYS = -1
 _positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
+
+
+def _may_write(func: Any) -> bool:
+    return _written_position(func) is not None
 
 
 def _written_position(func: Any) -> int | None:

@@ -10,15 +10,16 @@ from padiff.records.comparisons import (
     StepComparison,
     Tolerance,
 )
-from padiff.records.divergences import Cause, Divergence, Fault
+from padiff.records.divergences import Cause, Divergence, Fault, OpPair
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
 from padiff.records.plain import PlainData
-from padiff.records.traces import Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
+from padiff.records.traces import FIRST_OP, Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
 from padiff.records.values import Array, Phase, Reason, Role, TensorSpec, Value, Verdict
 from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
 
 __all__ = [
+    "FIRST_OP",
     "Anchors",
     "Array",
     "Calibration",
@@ -38,6 +39,7 @@ __all__ = [
     "ModuleTree",
     "Noise",
     "Numbers",
+    "OpPair",
     "Outcome",
     "Phase",
     "Picture",

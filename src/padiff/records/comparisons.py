@@ -184,5 +184,8 @@ class StepComparison(PlainData):
     """Both models call the same leaves under the same modules."""
     doubtful: bool = False
     """Outputs were left out because their modules seem to end elsewhere in base."""
+    ops: tuple[Comparison, ...] = ()
+    """What ops of modules' own code returned, and its gradients, where ops were watched."""
+    op_pairs: tuple[tuple[Call, Call], ...] = ()
     local: tuple[Comparison, ...] = ()
     """What each call adds when it is fed base's tensors, where a second look was taken."""

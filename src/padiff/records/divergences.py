@@ -45,6 +45,25 @@ class Cause(PlainData):
 
 
 @dataclass(frozen=True)
+class OpPair(PlainData):
+    """The op of each side with which a module's own code starts to go wrong; empty where one side has none."""
+
+    base: str
+    """The name people know it by: ``torch.nn.functional.softmax``."""
+    raw: str
+    base_line: SourceLine | None = None
+    """The user's line that calls it; of a side that has none, the line before which it is missing."""
+    raw_line: SourceLine | None = None
+
+    def __str__(self) -> str:
+        if not self.raw:
+            return f"{self.base}, which raw does not do"
+        if not self.base:
+            return f"{self.raw}, which base does not do"
+        return self.base if self.base == self.raw else f"{self.base} vs {self.raw}"
+
+
+@dataclass(frozen=True)
 class Divergence(PlainData):
     """The first place whose inputs agree and whose outputs don't."""
 
@@ -64,6 +83,9 @@ class Divergence(PlainData):
     note: str = ""
     base_call: int = -1
     raw_call: int = -1
+    op: OpPair | None = None
+    """The op with which it starts, where the module's own code is to blame and was looked into; the source lines are
+    the op's then."""
 
     def __str__(self) -> str:
         place = self.base_path or "the model itself"
@@ -73,4 +95,12 @@ class Divergence(PlainData):
             f"{place} ({self.base_kind} vs {self.raw_kind}) differs in {self.phase} at step {self.step}: "
             f"{self.comparison.outcome.message}"
         )
-        return f"{text}\n{self.note}" if self.note else text
+        lines = [text, *([self.note] if self.note else []), *self._op_lines()]
+        return "\n".join(lines)
+
+    def _op_lines(self) -> list[str]:
+        if self.op is None:
+            return []
+        sides = (("base", self.op.base_line), ("raw", self.op.raw_line))
+        where = [f"  {side} {line.file}:{line.line}  {line.text}" for side, line in sides if line is not None]
+        return [f"it starts with the op {self.op}", *where]

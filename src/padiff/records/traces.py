@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from padiff.records.draws import Draw
 from padiff.records.plain import PlainData
 from padiff.records.values import Value
+
+FIRST_OP = 1 << 24
+"""Calls of ops are numbered from here on, those of modules from 0: how many ops are seen changes no number of these."""
 
 
 class Frame(NamedTuple):
@@ -54,10 +57,10 @@ class Slot(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Call(PlainData):
-    """One execution of a module."""
+    """One execution of a module, or of an op in a module's own code."""
 
     index: int
-    """Order of entering."""
+    """Order of entering; ops are counted by themselves, from ``FIRST_OP`` on."""
     parent: int
     """Index of the call it happened in; -1 for the call of the model."""
     node: int
@@ -72,6 +75,17 @@ class Call(PlainData):
     """Numbers from the first up to the second were first seen inside the call."""
     stack: tuple[Frame, ...] = ()
     """The user's own lines that led to the call, outermost first."""
+    ops: Sequence[Call] = ()
+    """What the module's own code called, in order, where ops were watched. An op's path is the module's with the op's
+    short name after a slash, its kind the name people know it by."""
+    begun: int = -1
+    """For an op or a tag: how many calls had begun before it, which tells what it stands between."""
+    tag: bool = False
+    """A tensor that the user marked, as the only output; its path is the module's with the tag's name after an @."""
+
+    @property
+    def is_op(self) -> bool:
+        return self.index >= FIRST_OP
 
 
 @dataclass(frozen=True)

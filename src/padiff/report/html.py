@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padiff.records import Comparison, Divergence, Numbers, Outcome, Picture, SourceLine
+from padiff.records import FIRST_OP, Comparison, Divergence, Numbers, Outcome, Picture, SourceLine
 from padiff.report import words
 from padiff.report.plain import written
-from padiff.report.record import Report
+from padiff.report.record import CallPair, Report
 from padiff.report.slim import slimmer
 
 STYLES = ("uPlot.min.css", "page.css")
@@ -153,6 +153,7 @@ def _data(report: Report, tally: str) -> dict[str, Any]:
         "paths": [[texts(call.base_path), texts(call.raw_path)] for call in report.calls],
         "kinds": [[texts(call.base_kind), texts(call.raw_kind)] for call in report.calls],
         "occurrence": [call.occurrence for call in report.calls],
+        "order": [_order(call) for call in report.calls],
         "stacks": [
             [stacks.setdefault(stack, len(stacks)) for stack in (call.base_stack, call.raw_stack)]
             for call in report.calls
@@ -174,12 +175,18 @@ def _data(report: Report, tally: str) -> dict[str, Any]:
     return data
 
 
+def _order(call: CallPair) -> float:
+    """Where a call stands among the calls of its step, as they began."""
+    return call.raw_call if call.begun < 0 else call.begun - 0.5 + (call.raw_call - FIRST_OP) / (4 * FIRST_OP)
+
+
 def _divergence(one: Divergence) -> dict[str, Any]:
     outcome = one.comparison.outcome
     found: dict[str, Any] = written(one)
     found["where"] = words.where(one)
     found["bad"] = words.how_bad(outcome)
     found["tensor"] = words.tensor(one.comparison)
+    found["op_text"] = "" if one.op is None else str(one.op)
     found["sure"] = [words.sure(cause) for cause in one.causes]
     found["marked"] = [_marked(stack) for stack in one.source]
     found["relative"] = _number(words.relative(outcome))
@@ -197,7 +204,7 @@ def _columns(rows: Sequence[Comparison], texts: _Texts, pictures: _Pictures, mod
     found: dict[str, Any] = {name: [] for name in COLUMNS}
     found |= {"paths": {}, "kinds": {}, "pictures": {}, "numbers": {}, "sources": {}}
     for place, one in enumerate(rows):
-        if one.raw_call < 0:
+        if one.raw_call < 0 or one.raw_kind == "tag":
             found["paths"][place] = [texts(one.base_path), texts(one.raw_path)]
             found["kinds"][place] = [texts(one.base_kind), texts(one.raw_kind)]
         if one.sources:

@@ -201,6 +201,7 @@ def _calls(step: StepComparison, frames: _Frames) -> Iterable[CallPair]:
             raw.occurrence,
             frames.stack(base.stack),
             frames.stack(raw.stack),
+            raw.begun,
         )
 
 

@@ -58,6 +58,8 @@ def _place(report: Report, divergence: Divergence) -> Iterator[str]:
         yield f"**{escaped(bad[0].upper() + bad[1:])}.**"
     if divergence.note:
         yield from ("", escaped(divergence.note))
+    if divergence.op is not None:
+        yield from ("", f"It starts with the op {code(str(divergence.op))}.")
     yield ""
     for cause in divergence.causes[:MOST_CAUSES]:
         yield f"* **{escaped(cause.name)}**: {escaped(cause.evidence)} *({escaped(words.sure(cause))})*"

@@ -60,6 +60,8 @@ class CallPair(PlainData):
     base_stack: tuple[int, ...] = ()
     raw_stack: tuple[int, ...] = ()
     """Places in ``frames``, outermost first."""
+    begun: int = -1
+    """For an op of a module's own code: how many calls of raw had begun before it."""
 
 
 @dataclass(frozen=True, slots=True)

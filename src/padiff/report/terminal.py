@@ -98,6 +98,8 @@ def _place(divergence: Divergence, signs: Signs) -> RenderableType:
         ("raw", divergence.raw_path, divergence.raw_kind),
     ):
         grid.add_row(name, Text.assemble((words.place(path), "bold red"), f"  {kind}"))
+    if divergence.op is not None:
+        grid.add_row("op", Text.assemble((str(divergence.op), "bold red")))
     comparison = divergence.comparison
     found = Text(comparison.outcome.message)
     grid.add_row("found", found)
@@ -316,6 +318,8 @@ def _sentences(divergence: Divergence) -> list[str]:
     ]
     if divergence.note:
         lines.append(f"  {divergence.note}")
+    if divergence.op is not None:
+        lines.append(f"  it starts with the op {divergence.op}")
     for side, stack in zip(("base", "raw "), divergence.source, strict=True):
         if stack:
             lines.append(f"  {side} {stack[-1].file}:{stack[-1].line}  {stack[-1].text}")

@@ -50,10 +50,10 @@ function itemsOf(step) {
     found.push({
       id: `c${step}-${calls.raw[i]}`, step, call: calls.raw[i], parent: calls.parent[i],
       paths: calls.paths[i].map(text), kinds: calls.kinds[i].map(text), occurrence: calls.occurrence[i],
-      stacks: calls.stacks[i], rows: [], local: [], places: [], children: 0, depth: 0,
+      order: calls.order[i], stacks: calls.stacks[i], rows: [], local: [], places: [], children: 0, depth: 0,
     });
   });
-  found.sort((a, b) => a.call - b.call);
+  found.sort((a, b) => a.order - b.order);
   const byCall = new Map(found.map((item) => [item.call, item]));
   const byPath = new Map();
   for (const item of found) {

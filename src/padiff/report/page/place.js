@@ -8,6 +8,7 @@ function placeCard(i, heading) {
     make(heading, { class: "big", id: heading === "h2" ? "place-title" : null }, "It starts at ", make("code", {}, both(one.base_path, one.raw_path))),
     make("p", { class: "lead" }, `${kinds}, in ${one.where}${one.bad ? " · " : ""}`, one.bad ? make("b", { class: "bad" }, one.bad) : null),
     one.note ? make("p", {}, one.note) : null,
+    one.op_text ? make("p", {}, "It starts with the op ", make("code", {}, one.op_text)) : null,
     make("div", { class: "cols" },
       make("div", {},
         make("h3", {}, one.causes.length ? "What to try" : "What is known"),

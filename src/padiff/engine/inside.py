@@ -1,0 +1,265 @@
+"""A module whose own code goes wrong runs again on base's tensors, its ops watched: which op it is, and which line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from padiff.align import FREE_LAYOUT, MOVING, pair_slots, same_thing
+from padiff.capture.feeding import Feed, Feeder
+from padiff.capture.ops import WantedOps
+from padiff.capture.perturb import Jitter, perturbed
+from padiff.capture.session import Session
+from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.measure import rms_gap
+from padiff.diagnose.divergence import source_lines
+from padiff.diagnose.own_code import Culprit, Event, Inside, first_op, first_op_in_backward
+from padiff.engine.beside import Itself
+from padiff.engine.local import LocalRun
+from padiff.engine.scenes import Reached, Scenes
+from padiff.records import (
+    FIRST_OP,
+    Array,
+    Call,
+    Divergence,
+    Fault,
+    ModuleTree,
+    OpPair,
+    Slot,
+    SourceLine,
+    Tolerance,
+    Value,
+)
+
+Lines = tuple[SourceLine, ...]
+Key = tuple[int, int, int]
+"""What orders ops and calls: how many calls had begun; 0 for an op, 1 for the call itself; number of the op."""
+
+
+@dataclass
+class _Seen:
+    """What one side's run of the module showed."""
+
+    call: Call | None = None
+    children: list[Call] = field(default_factory=list)
+    """Calls inside, of those whose parents' code was watched."""
+    gradients: Mapping[int, Value] = field(default_factory=dict)
+
+
+class _Watching:
+    """Feeds as another feeder does, keeps the calls inside one, and ends the run where nothing more is needed."""
+
+    def __init__(self, feeder: Feeder | None, index: int, inside: frozenset[int], *, stop: bool) -> None:
+        self.seen = _Seen()
+        self._feeder, self._index, self._inside, self._stop = feeder, index, inside, stop
+
+    def feed(self, call: Call) -> Mapping[int, Feed]:
+        return {} if self._feeder is None else self._feeder.feed(call)
+
+    def hand_on(self, call: Call) -> Mapping[int, Feed]:
+        if call.parent in self._inside:
+            self.seen.children.append(call)
+        if call.index == self._index:
+            self.seen.call = call
+            if self._stop:
+                raise Reached
+        return {} if self._feeder is None else self._feeder.hand_on(call)
+
+    def tagged(self, call: Call) -> Mapping[int, Feed]:
+        return {} if self._feeder is None else self._feeder.tagged(call)
+
+
+def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
+    """The divergence with the op it starts with, where the module has code of its own that tells."""
+    partner = scenes.pairs.get(fault.raw.index)
+    if partner is None or scenes.feeder is None:
+        return divergence
+    backward = fault.phase == "backward"
+    wanted = (
+        _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
+        _own(scenes.found.calls, fault.raw.index, set(scenes.pairs)),
+    )
+    base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
+    raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
+    if base.call is None or raw.call is None:
+        return divergence
+    accused = _accused(fault, scenes, base, raw)
+    if accused is None:
+        return divergence
+    told = _telling(fault, scenes, base, raw)
+    sides = [
+        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call))
+        for side, (seen, inside, tree, call) in enumerate(
+            zip((base, raw), wanted, (scenes.job.base.tree, scenes.job.raw.tree), told, strict=True)
+        )
+    ]
+    if not any(not event.child for events in sides for event in events):
+        return divergence
+    noise = _noise(scenes, partner.index, wanted[0], base)
+    insides = [
+        Inside(tuple(events), tensor, seen.call.inputs if seen.call else (), seen.gradients, noise if side == 0 else {})
+        for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
+    ]
+    culprit = (
+        first_op_in_backward(insides[0], insides[1], _gradients_agree) if backward else first_op(insides[0], insides[1])
+    )
+    return _named(divergence, culprit, fault)
+
+
+def _gradients_agree(base: Array, raw: Array) -> bool:
+    return compare_in_any_layout(base, raw, Tolerance(mode="auto", sums=True), gradients=True).agrees
+
+
+def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
+    """The call, and those inside that have no partner: their code counts as its own."""
+    found = {index}
+    for call in sorted(calls, key=lambda call: call.index):
+        if call.parent in found and call.index not in paired:
+            found.add(call.index)
+    return frozenset(found)
+
+
+def _alone(scenes: Scenes, side: int) -> set[int]:
+    """Calls of a side that have a partner."""
+    return {one.index for one in scenes.pairs.values()} if side == 0 else set(scenes.pairs)
+
+
+def _run(
+    scenes: Scenes, side: int, feeder: Feeder | None, index: int, inside: frozenset[int], *, backward: bool
+) -> _Seen:
+    session: Session = (scenes.base, scenes.raw)[side]
+    job, step = scenes.job, scenes.reference.trace.step
+    watching = _Watching(feeder, index, inside, stop=not backward)
+    with session.again(), suppress(Reached):
+        trace = session.run(
+            step,
+            job.arguments()[side],
+            loss_fn=job.losses[side],
+            backward=backward,
+            feeder=watching,
+            hooks=backward,
+            ops=WantedOps(inside, stacks=True),
+        )
+        watching.seen.gradients = trace.gradients
+    return watching.seen
+
+
+def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> dict[int, float]:
+    """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
+    jitter = Jitter(scenes.job.tolerance.narrow)
+    feeder = LocalRun(
+        scenes.reference, Itself(scenes.reference.trace), Tolerance(mode="auto"), backward=False, change=jitter
+    )
+    try:
+        with perturbed(scenes.base.live, jitter, {}):
+            shaken = _run(scenes, 0, feeder, index, inside, backward=False)
+    except Exception:  # the model's own: it ran through on what it was really given
+        return {}
+    found: dict[int, float] = {}
+    for one, other in zip(_ops(base), _ops(shaken), strict=False):
+        for mine, moved in zip(one.outputs, other.outputs, strict=False):
+            if one.kind == other.kind and mine.value.shape == moved.value.shape and not mine.value.overwritten:
+                found[mine.tensor] = rms_gap(mine.value.numpy(), moved.value.numpy())
+    return found
+
+
+def _ops(seen: _Seen) -> list[Call]:
+    calls = [*seen.children, *([seen.call] if seen.call is not None else [])]
+    return [op for call in sorted(calls, key=lambda call: call.index) for op in call.ops if not op.tag]
+
+
+def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None) -> list[Event]:
+    """Ops and children in the order in which they came, up to where the accused tensor is told on."""
+    found: list[tuple[Key, Event]] = []
+    for op in _ops(seen):
+        thing = same_thing(op.kind)
+        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in FREE_LAYOUT)))
+    for call in seen.children:
+        if call.index in inside and call.ops:
+            continue  # its own ops stand for it
+        node = tree.nodes[call.node]
+        event = Event(call, node.layer or node.kind.lower(), child=call.index in alone)
+        found.append(((call.index, 1, 0), event))
+    return [event for key, event in sorted(found, key=lambda one: one[0]) if end is None or key < end]
+
+
+def _telling(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[Call | None, Call | None]:
+    """The tag or the child that is given the accused tensor, on each side; None where the module returns it."""
+    if "@" in fault.comparison.raw_path:
+        name = fault.comparison.raw_path.rpartition("@")[2]
+        return _tag(base, name), _tag(raw, name)
+    if fault.between and fault.after is not None and fault.after.index != fault.raw.index:
+        child = next((call for call in raw.children if call.index == _direct(fault, scenes)), None)
+        partner = None if child is None else scenes.pairs.get(child.index)
+        other = None if partner is None else next((c for c in base.children if c.index == partner.index), None)
+        return other, child
+    return None, None
+
+
+def _end(seen: _Seen, call: Call) -> Key:
+    """The place of a tag or a child among ops and children."""
+    if not call.tag:
+        return (call.index, 1, 0)
+    owner = next(one for one in (*seen.children, seen.call) if one is not None and call in one.ops)
+    later = owner.ops[owner.ops.index(call) + 1 :]
+    following = next((op.index for op in later if not op.tag), 2 * FIRST_OP)
+    return (call.begun, 0, following)
+
+
+def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[int, int] | None:
+    """The two tensors that differ, by their numbers in these runs."""
+    assert base.call is not None and raw.call is not None
+    told = _telling(fault, scenes, base, raw)
+    given = fault.phase == "forward" and (told[1] is None or not told[1].tag)
+    if told == (None, None):
+        left, right = base.call.outputs, raw.call.outputs
+    elif told[0] is None or told[1] is None:
+        return None
+    else:
+        left, right = (call.inputs if given else call.outputs for call in (told[0], told[1]))
+    pairs, _, _ = pair_slots(left, right, loosely=False)
+    if not pairs:
+        return None
+    name = fault.comparison.name
+    named = [pair for pair in pairs if (pair[1].name or pair[0].name) == name and _differs(*pair)]
+    one, other = (named or sorted(pairs, key=lambda pair: not _differs(*pair)))[0]
+    return one.tensor, other.tensor
+
+
+def _differs(one: Slot, other: Slot) -> bool:
+    if one.value.overwritten or other.value.overwritten:
+        return False
+    return not compare_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto")).agrees
+
+
+def _direct(fault: Fault, scenes: Scenes) -> int:
+    """The child of the module, or of those inside without partner, in which the call lies that told."""
+    assert fault.after is not None
+    parents = {call.index: call.parent for call in scenes.found.calls}
+    own = _own(scenes.found.calls, fault.raw.index, set(scenes.pairs))
+    index = fault.after.index
+    while index in parents and parents[index] not in own:
+        index = parents[index]
+    return index
+
+
+def _tag(seen: _Seen, name: str) -> Call | None:
+    calls = [*seen.children, *([seen.call] if seen.call is not None else [])]
+    return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
+
+
+def _named(divergence: Divergence, culprit: Culprit, fault: Fault) -> Divergence:
+    if not culprit.found:
+        return divergence
+    stacks: list[Lines] = []
+    for side, (event, following) in enumerate(((culprit.base, culprit.base_next), (culprit.raw, culprit.raw_next))):
+        place = event or following
+        stacks.append(source_lines(place.call.stack) if place is not None else divergence.source[side])
+    pair = OpPair(
+        "" if culprit.base is None else culprit.base.call.kind,
+        "" if culprit.raw is None else culprit.raw.call.kind,
+        stacks[0][-1] if stacks[0] else None,
+        stacks[1][-1] if stacks[1] else None,
+    )
+    return replace(divergence, op=pair, source=(stacks[0], stacks[1]))

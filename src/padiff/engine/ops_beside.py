@@ -1,0 +1,200 @@
+"""Compares the ops of raw's modules with those of base's, as the modules end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from padiff.align import UNDETERMINED, pair_ops, pair_slots, same_thing
+from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.masks import without_masked
+from padiff.diagnose.divergence import source_lines
+from padiff.records import (
+    FIRST_OP,
+    Call,
+    Comparison,
+    Divergence,
+    OpPair,
+    StepComparison,
+    Tolerance,
+    Unmatched,
+    Value,
+)
+
+NEAR = 1e-3
+"""How near sums over two tensors must be for these to seem the same."""
+Allowed = Callable[..., Tolerance]
+"""The tolerance for a tensor of base, by its number; with ``gradients=True`` for its gradient."""
+
+
+@dataclass
+class OpsBeside:
+    """Told of paired calls and of gradients; holds what came of their ops."""
+
+    step: int
+    allowed: Allowed
+    pairs: list[tuple[Call, Call]] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    unmatched: list[Unmatched] = field(default_factory=list)
+    _met: dict[int, tuple[int, Comparison]] = field(default_factory=dict)
+    """Raw's tensor to base's, and where the two met."""
+    _sums: dict[int, tuple[float, ...]] = field(default_factory=dict)
+
+    def compare(self, base: Call, raw: Call) -> None:
+        """All that the two calls' own code did."""
+        ours, theirs = ([op for op in call.ops if not op.tag] for call in (base, raw))
+        if not ours and not theirs:
+            return
+        self._sums.clear()
+        found = pair_ops(ours, theirs, self._same)
+        for one, other in found:
+            self.pairs.append((one, other))
+            if same_thing(one.kind) not in UNDETERMINED:
+                self._outputs(one, other)
+        for side, other_side, ops, met in (
+            ("base", "raw", ours, {one.index for one, _ in found}),
+            ("raw", "base", theirs, {other.index for _, other in found}),
+        ):
+            for op in ops:
+                if op.index not in met:
+                    line = f" ({op.stack[-1].file}:{op.stack[-1].line})" if op.stack else ""
+                    why = f"no op of {other_side} corresponds{line}"
+                    self.unmatched.append(Unmatched(side, op.path, op.kind, why))  # type: ignore[arg-type]
+
+    def _outputs(self, base: Call, raw: Call) -> None:
+        pairs, _, _ = pair_slots(base.outputs, raw.outputs)
+        for one, other in pairs:
+            if one.value.overwritten or other.value.overwritten:
+                continue
+            if math.prod(one.value.shape) != math.prod(other.value.shape):
+                continue  # they do the same to other things
+            expected, found = one.value.numpy(), other.value.numpy()
+            if expected.dtype.kind != found.dtype.kind:
+                continue  # a mask may be boolean here and floating there, and say the same
+            tolerance = self.allowed(one.tensor)
+            rest = without_masked(expected, found)
+            if rest is not None:  # what is left out is large, and so is its noise
+                (expected, found), tolerance = rest, replace(tolerance, predicted=None)
+            outcome = compare_in_any_layout(expected, found, tolerance, loosely=True)
+            comparison = Comparison(
+                "forward",
+                self.step,
+                "output",
+                base.path,
+                raw.path,
+                base.kind,
+                raw.kind,
+                other.name or one.name,
+                outcome,
+                base.index,
+                raw.index,
+                other.tensor,
+            )
+            self.comparisons.append(comparison)
+            self._met.setdefault(other.tensor, (one.tensor, comparison))
+
+    def on_gradient(self, tensor: int, gradient: Value, expected: Mapping[int, Value]) -> None:
+        """A gradient of raw's that no module has to do with."""
+        met = self._met.get(tensor)
+        partner = None if met is None else expected.get(met[0])
+        if met is None or partner is None or partner.overwritten or gradient.overwritten:
+            return
+        if partner.dtype == "released":
+            return
+        outcome = compare_in_any_layout(
+            partner.numpy(), gradient.numpy(), self.allowed(met[0], gradients=True), gradients=True, loosely=True
+        )
+        self.comparisons.append(replace(met[1], phase="backward", outcome=outcome))
+
+    def _same(self, base: Call, raw: Call) -> bool:
+        if not base.outputs or not raw.outputs:
+            return False
+        one, other = self._sum(base), self._sum(raw)
+        return len(one) == len(other) and all(
+            math.isclose(a, b, rel_tol=NEAR, abs_tol=NEAR * one[1]) for a, b in zip(one, other, strict=True)
+        )
+
+    def _sum(self, op: Call) -> tuple[float, ...]:
+        """Mean and root mean square of what an op returned: whatever the order of its elements."""
+        if op.index not in self._sums:
+            value = op.outputs[0].value
+            if value.overwritten or not math.prod(value.shape):
+                found: tuple[float, ...] = ()
+            else:
+                array = np.asarray(value.numpy())
+                kind = np.complex128 if array.dtype.kind == "c" else np.float64
+                with np.errstate(all="ignore"):
+                    flat = np.abs(array.astype(kind)) if kind is np.complex128 else array.astype(kind)
+                    found = (float(flat.mean()), float(np.sqrt((flat * flat).mean())))
+            self._sums[op.index] = found
+        return self._sums[op.index]
+
+
+def with_ops(done: StepComparison, comparisons: Iterable[Comparison], *, diverged: bool) -> StepComparison:
+    """The step with its ops among its comparisons, each before its module's.
+
+    Where what a module returns and hands to its children agrees, an op of it that differs went another way to the same
+    result: it is listed as without partner."""
+    if not done.ops and not done.op_pairs:
+        return replace(done, comparisons=tuple(comparisons))
+    parent = {raw.index: raw.parent for _, raw in done.op_pairs}
+    unmatched = list(done.unmatched)
+    inside: dict[int, list[Comparison]] = {}
+    backward: list[Comparison] = []
+    wrong = _wrong(done) if diverged else set()
+    lost = diverged and any(not one.agrees and one.phase in ("backward", "gradient") for one in done.comparisons)
+    for one in done.ops:
+        if one.phase == "backward":
+            backward += [one] if lost or one.agrees else []
+        elif one.agrees or parent[one.raw_call] in wrong:
+            inside.setdefault(parent[one.raw_call], []).append(one)
+        else:
+            why = f"differs from base's {one.base_kind}, and what is made of it agrees"
+            unmatched.append(Unmatched("raw", one.raw_path, one.raw_kind, why))
+    found: list[Comparison] = []
+    for comparison in comparisons:
+        found += inside.pop(comparison.raw_call, ())
+        if comparison.phase not in ("forward", "backward"):
+            found += backward
+            backward = []
+        found.append(comparison)
+    for rest in (*inside.values(), backward):
+        found += rest
+    pairs: list[tuple[Call, Call]] = []
+    within: dict[int, list[tuple[Call, Call]]] = {}
+    for pair in done.op_pairs:
+        within.setdefault(pair[1].parent, []).append(pair)
+    for pair in done.pairs:
+        pairs += within.pop(pair[1].index, ())
+        pairs.append(pair)
+    return replace(done, comparisons=tuple(found), pairs=tuple(pairs), unmatched=tuple(unmatched))
+
+
+def _wrong(done: StepComparison) -> set[int]:
+    """Raw's calls that return, or hand to a child, something that differs."""
+    around = {call.index: call.parent for call in done.raw.calls}
+    found: set[int] = set()
+    for one in done.comparisons:
+        if one.phase == "forward" and not one.agrees:
+            found |= {one.raw_call, around.get(one.raw_call, -1)} if one.role == "input" else {one.raw_call}
+    return found
+
+
+def named_by_ops(divergence: Divergence, done: StepComparison) -> Divergence:
+    """A place without an op, in forward: the first of its ops that differs, where ops were compared."""
+    if divergence.op is not None or divergence.phase != "forward" or divergence.role != "output":
+        return divergence
+    calls = {raw.index: (base, raw) for base, raw in done.op_pairs}
+    for one in done.ops:
+        if one.phase != "forward" or one.agrees or one.raw_call < FIRST_OP:
+            continue
+        base, raw = calls[one.raw_call]
+        if raw.parent == divergence.raw_call:
+            lines = tuple(source_lines(call.stack) for call in (base, raw))
+            ends = [stack[-1] if stack else None for stack in lines]
+            pair = OpPair(base.kind, raw.kind, ends[0], ends[1])
+            return replace(divergence, op=pair, source=(lines[0], lines[1]))
+    return divergence

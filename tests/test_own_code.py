@@ -1,0 +1,207 @@
+"""What goes wrong in a module's own code is named by the op and by the lines of both sides, without being asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+import pytest
+import torch
+
+import padiff
+from padiff.align import same_thing
+from tests.own_code import batch, model
+from tests.twins import PAIRS
+
+RIGHT = {
+    "eps": ("add", "h = x * torch.rsqrt(mean_square + 1e-5)", "h = x * paddle.rsqrt(mean_square + 1e-5)"),
+    "operands": ("matmul", "scores = q @ k.transpose(-1, -2)", "scores = q @ k.transpose([0, 1, 3, 2])"),
+    "scale": ("mul", "scores = scores * 0.5", "scores = scores * 0.5"),
+    "mask": (
+        "triu",
+        "mask = torch.ones(5, 5, dtype=torch.bool).triu(1)",
+        "mask = paddle.triu(paddle.full([5, 5], -1e9), 1)",
+    ),
+    "axis": (
+        "softmax",
+        "weights = torch.nn.functional.softmax(scores, -1)",
+        "weights = paddle.nn.functional.softmax(scores, -1)",
+    ),
+    "transpose": (
+        "transpose",
+        "context = context.transpose(1, 2)",
+        "context = paddle.transpose(context, [0, 2, 1, 3])",
+    ),
+    "residual": ("add", "return out + x", "return out + x"),
+}
+"""Bug to what base does there, and its line in torch and in paddle."""
+
+WRONG = {
+    "eps": ("add", "h = x * torch.rsqrt(mean_square + 1e-3)", "h = x * paddle.rsqrt(mean_square + 1e-3)"),
+    "operands": ("matmul", "scores = k @ q.transpose(-1, -2)", "scores = k @ q.transpose([0, 1, 3, 2])"),
+    "scale": ("", 'scores = scores.masked_fill(mask, float("-inf"))', "scores = scores + mask"),
+    "mask": (
+        "triu",
+        "mask = torch.ones(5, 5, dtype=torch.bool).triu(2)",
+        "mask = paddle.triu(paddle.full([5, 5], -1e9), 2)",
+    ),
+    "axis": (
+        "softmax",
+        "weights = torch.nn.functional.softmax(scores, -2)",
+        "weights = paddle.nn.functional.softmax(scores, -2)",
+    ),
+    "transpose": ("", "out = self.o(context)", "out = self.o(context)"),
+    "residual": ("", "out = self.o(context)", "out = self.o(context)"),
+}
+"""Bug to what raw does there, "" where it lacks it, and its line in torch and in paddle."""
+
+
+def thing(name: str) -> str:
+    return same_thing(name) if name else ""
+
+
+def text(line: Any) -> str:
+    return "" if line is None else line.text
+
+
+@pytest.mark.parametrize(("base", "raw", "level"), [*((*pair, "module") for pair in PAIRS), ("torch", "paddle", "op")])
+@pytest.mark.parametrize("bug", list(RIGHT))
+def test_names_op_and_lines(base: str, raw: str, bug: str, level: Any) -> None:
+    result = padiff.compare(model(base), model(raw, bug), batch(), level=level)
+    found = result.divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("second", "forward")
+    assert found.op is not None
+    right, wrong = RIGHT[bug], WRONG[bug]
+    assert (thing(found.op.base), thing(found.op.raw)) == (right[0], wrong[0])
+    places = {"torch": 1, "paddle": 2}
+    assert text(found.op.base_line) == right[places[base]]
+    assert text(found.op.raw_line) == wrong[places[raw]]
+    assert [stack[-1].text for stack in found.source] == [right[places[base]], wrong[places[raw]]]
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_what_raw_does_besides(base: str, raw: str) -> None:
+    found = padiff.compare(model(base), model(raw, "extra"), batch()).divergence
+    assert found is not None and found.op is not None
+    assert (found.op.base, thing(found.op.raw)) == ("", "tanh")
+    assert (
+        text(found.op.raw_line)
+        == {"torch": "context = context.tanh()", "paddle": "context = paddle.tanh(context)"}[raw]
+    )
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_gradients_that_stop(base: str, raw: str) -> None:
+    found = padiff.compare(model(base), model(raw, "detach"), batch()).divergence
+    assert found is not None and found.op is not None
+    assert (found.raw_path, found.phase) == ("second", "backward")
+    assert (found.op.base, found.op.raw.rpartition(".")[2]) == ("", "detach")
+    assert text(found.op.raw_line) == "weights = weights.detach()"
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+@pytest.mark.parametrize("level", ["module", "op"])
+def test_code_that_goes_another_way_is_right(base: str, raw: str, level: Any) -> None:
+    result = padiff.compare(model(base), model(raw), batch(), level=level)
+    assert result.aligned, str(result)
+    assert all(one.agrees for one in result.comparisons)
+
+
+class Views(torch.nn.Module):
+    """Writes through a view."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.factor = factor
+
+    def forward(self, x: Any) -> Any:
+        y = x.clone()
+        flat = y.view(-1)
+        flat.mul_(self.factor)
+        return self.fc(y)
+
+
+def test_written_through_a_view() -> None:
+    x = batch()[0, :, :4]
+    found = padiff.compare(Views(2.0), Views(3.0), x).divergence
+    assert found is not None and found.op is not None
+    assert (found.op.base, found.op.raw) == ("torch.Tensor.mul_", "torch.Tensor.mul_")
+    assert text(found.op.raw_line) == "flat.mul_(self.factor)"
+
+
+class Halved(torch.autograd.Function):
+    """An exponential whose gradient is off by half."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return torch.exp(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * torch.exp(ctx.saved_tensors[0]) * 0.5
+
+
+class HalvedInPaddle(paddle.autograd.PyLayer):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return paddle.exp(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * paddle.exp(ctx.saved_tensor()[0]) * 0.5
+
+
+class TorchExponential(torch.nn.Module):
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.wrong = wrong
+
+    def forward(self, x: Any) -> Any:
+        h = self.fc(x)
+        return (Halved.apply(h) if self.wrong else torch.exp(h)) + x
+
+
+class PaddleExponential(paddle.nn.Layer):
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.fc = paddle.nn.Linear(4, 4)
+        self.wrong = wrong
+
+    def forward(self, x: Any) -> Any:
+        h = self.fc(x)
+        return (HalvedInPaddle.apply(h) if self.wrong else paddle.exp(h)) + x
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_backward_of_its_own(base: str, raw: str) -> None:
+    build = {"torch": TorchExponential, "paddle": PaddleExponential}
+    found = padiff.compare(build[base](), build[raw](wrong=True), batch()[0, :, :4]).divergence
+    assert found is not None and found.op is not None
+    assert found.phase == "backward"
+    assert (thing(found.op.base), thing(found.op.raw)) == ("exp", "exp")
+    assert text(found.op.raw_line) == f"return {raw}.exp(x)"
+
+
+def test_says_it_in_words() -> None:
+    result = padiff.compare(model("torch"), model("paddle", "axis"), batch())
+    told = str(result.divergence)
+    assert "it starts with the op torch.nn.functional.softmax vs paddle.nn.functional.softmax" in told
+    assert "weights = paddle.nn.functional.softmax(scores, -2)" in told
+    plain = result.to_dict()["divergence"]["op"]
+    assert plain["base"] == "torch.nn.functional.softmax"
+    assert plain["raw_line"]["text"] == "weights = paddle.nn.functional.softmax(scores, -2)"
+
+
+def test_a_rerun_that_fails_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("padiff.engine.inside.first_op", fails)
+    found = padiff.compare(model("torch"), model("torch", "axis"), batch()).divergence
+    assert found is not None
+    assert (found.raw_path, found.op) == ("second", None)
