@@ -153,6 +153,37 @@ def test_a_norm_with_its_activation_beside_two_layers(inplace: bool, log: Log) -
     assert not [line for line in log() if "differ" in line]
 
 
+class Dense(torch.nn.Module):
+    """Layers that are given all that came before: joined anew for each, or what was joined before joined again."""
+
+    def __init__(self, anew: bool) -> None:
+        super().__init__()
+        self.anew = anew
+        self.first, self.second, self.third = (torch.nn.Linear(size, 6) for size in (6, 12, 18))
+
+    def forward(self, x: Any) -> Any:
+        one = self.first(x)
+        joined = torch.cat([x, one], 1)
+        two = self.second(joined)
+        return self.third(torch.cat([x, one, two] if self.anew else [joined, two], 1))
+
+
+def test_gradients_that_are_shared_differently(log: Log) -> None:
+    ours, theirs = Dense(anew=True), Dense(anew=False)
+    theirs.load_state_dict(ours.state_dict())
+    proxies = create_model(ours, "a"), create_model(theirs, "b")
+    for proxy in proxies:
+        train(proxy, 1, rate=0.0)
+    assert check_report("dumps/a", "dumps/b", CFG)
+    assert any(
+        line.startswith("not compared: 1 gradient of an activation; those of parameters agree") for line in log()
+    )
+    proxies[1].first.weight.register_hook(lambda gradient: gradient * 2)
+    for proxy in proxies:
+        train(proxy, 1, rate=0.0)
+    assert not check_report("dumps/a/step_1", "dumps/b/step_1", CFG)  # no longer all the same that backward ends in
+
+
 # ------------------------------------------------------------------ what differs in a run
 
 
