@@ -1,4 +1,4 @@
-"""``python -m benchmarks [aligned] [cost] [growth] [tensors] [store] [ops] [--repeat N] [--json FILE] [--toy]``.
+"""``python -m benchmarks [aligned] [cost] [growth] [tensors] [store] [capture] [ops] [--repeat N] [--json F] [--toy]``.
 
 ``localise`` and ``clean`` have options of their own: ``python -m benchmarks localise``.
 """
@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row
 
-NAMES = ("aligned", "cost", "growth", "tensors", "store", "ops")
+NAMES = ("aligned", "cost", "growth", "tensors", "store", "capture", "ops")
 COMMANDS = ("localise", "clean")
 """Count instead of timing, and have options of their own."""
 

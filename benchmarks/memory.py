@@ -2,6 +2,9 @@
 
 The kernel's own high-water mark of resident memory is reset after the models were built and run once on the
 smallest inputs, so what remains is what the run itself takes: activations, gradients, and what is held to compare.
+
+The C library keeps freed blocks for later and cuts them up, by how much depends on their order: the same run differs by
+a quarter. A child is told to give them back at once, so that what is counted is what is held at one time.
 """
 
 from __future__ import annotations
@@ -18,6 +21,12 @@ from benchmarks.runs import compared, plain
 
 RUNS = {"plain": plain, "compared": compared}
 ROOT = Path(__file__).resolve().parent.parent
+GIVING_BACK = {
+    "MALLOC_MMAP_THRESHOLD_": str(16 * 1024),
+    "MALLOC_MMAP_MAX_": "1000000",
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024),
+}
+"""What glibc reads when a process starts, see mallopt(3): blocks of 16 KiB and more are handed back when freed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +41,8 @@ class Peak:
 def in_child(case: Case, run: str) -> Peak:
     """The peak of one run, in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.memory", run, json.dumps(dataclasses.asdict(case))]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    environment = {**GIVING_BACK, **os.environ}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
     return Peak(**json.loads(done.stdout.splitlines()[-1]))

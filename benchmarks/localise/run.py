@@ -175,8 +175,9 @@ def _effect(stage: Stage, bug: Bug, seen: dict[str, Any]) -> float:
         return distance(clean, [array(tensor) for tensor in own.values() if not is_trained(tensor)])
     with bug.plant():
         after = stage.run_raw()
-    if bug.watch == "input":
-        return _change(seen["calls"], after, path, "inputs")
+    if bug.watch == "input":  # what nobody reads is not wrong: some modules are given a tensor for its dtype
+        read = any(distance(one.outputs, other.outputs) > 0 for one, other in zip(seen["calls"], after, strict=False))
+        return _change(seen["calls"], after, path, "inputs") if read else 0.0
     # What base has nothing to hold against can be seen around it at best, and may be lost there: q and k by themselves.
     return min(_change(seen["calls"], after, one, "outputs") for one in {path, stage.partners.visible(path)})
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance, spacing
+from padiff.engine.dumping import TraceWriter
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
 from padiff.engine.matching import match
 from padiff.engine.pipeline import copy_weights, run_job
 from padiff.engine.plan import Plan
 from padiff.engine.result import Result
-from padiff.errors import ArgumentError, NotAvailableError, WeightError
+from padiff.errors import ArgumentError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Calibration, Rules, Tolerance
 from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
-
-LATER = "dumps come with a later version; comparing two models in one process works today"
 
 
 def compare(
@@ -39,20 +39,22 @@ def compare(
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
     rules: Mapping[str, Any] | None = None,
+    randomness: Literal["replay", "own"] = "replay",
     dump: str | Path | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Run both models on the same inputs and say whether they compute the same, and if not, where they part.
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
+    ``randomness="replay"`` gives raw what base drew (dropout, noise, samples); ``"own"`` lets each draw for itself.
     ``level="op"`` compares what the modules' own code calls as well, function by function.
+    ``dump`` is a folder in which both leave what they did, as dumps ``base`` and ``raw``; earlier ones are replaced.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
     _choice("weights", weights, ("copy", "keep"))
     _choice("phase", phase, ("forward", "both"))
+    _choice("randomness", randomness, ("replay", "own"))
     _choice("level", level, ("module", "op"))
-    if dump is not None:
-        raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
     module_rules, weight_rules = rules_of(rules, base_live, raw_live)
@@ -68,6 +70,7 @@ def compare(
         tolerance=with_width(as_tolerance(tolerance), base_live, raw_live),
         rules=module_rules,
         weight_rules=weight_rules,
+        randomness=randomness,
         ops=level == "op",
     )
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
@@ -86,13 +89,29 @@ def compare(
             copy_weights(job, plan)
         shown.now("running and comparing")
         shown.done(0, job.steps)
-        return run_job(
-            job,
-            matching,
-            copied=weights == "copy",
-            on_step=lambda done: shown.done(done.step + 1, job.steps),
-            watch=shown.follow,
-        )
+        with _dumps(dump, base_live, raw_live) as dumps:
+            return run_job(
+                job,
+                matching,
+                copied=weights == "copy",
+                on_step=lambda done: shown.done(done.step + 1, job.steps),
+                watch=shown.follow,
+                dumps=dumps,
+            )
+
+
+@contextmanager
+def _dumps(
+    path: str | Path | None, base: LiveTree, raw: LiveTree
+) -> Iterator[tuple[TraceWriter | None, TraceWriter | None]]:
+    """Writers of what both models do; whole when the block ends, gone when it raises."""
+    if path is None:
+        yield None, None
+        return
+    writers = (TraceWriter(live, Path(path) / side, overwrite=True) for live, side in ((base, "base"), (raw, "raw")))
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(writer) for writer in writers)
+        yield one, other
 
 
 def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:

@@ -40,6 +40,7 @@ def capture(
     inputs: Literal["copy", "keep"] | None = None,
     sync: bool = False,
     rules: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> Capture:
     """Record what ``model`` does inside the block into the dump ``to``, whoever runs it::
 
@@ -80,6 +81,7 @@ def capture(
         overwrite=overwrite,
         calibrate=along is None if calibrate is None else calibrate,
         alongside=along,
+        progress=progress,
     )
 
 

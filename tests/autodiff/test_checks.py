@@ -129,6 +129,61 @@ def test_rounding_is_called_so(log: Log) -> None:
     assert any("of the size of rounding noise" in line for line in log())
 
 
+class NormedAndActivated(torch.nn.BatchNorm1d):
+    """A norm that returns what its activation made of it."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.act = torch.nn.ReLU(inplace=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.act(super().forward(x))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_norm_with_its_activation_beside_two_layers(inplace: bool, log: Log) -> None:
+    ours = torch.nn.Sequential(torch.nn.Linear(6, 6), NormedAndActivated(), torch.nn.Linear(6, 3))
+    layers = [torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(inplace), torch.nn.Linear(6, 3)]
+    theirs = torch.nn.Sequential(*layers)
+    for one, other in zip((*ours[0:2], ours[2]), (*theirs[0:2], theirs[3]), strict=True):
+        other.load_state_dict(one.state_dict())
+    for proxy in (create_model(ours, "a"), create_model(theirs, "b")):
+        train(proxy, 1, rate=0.0)
+    assert check_report("dumps/a", "dumps/b", CFG)
+    assert not [line for line in log() if "differ" in line]
+
+
+class Dense(torch.nn.Module):
+    """Layers that are given all that came before: joined anew for each, or what was joined before joined again."""
+
+    def __init__(self, anew: bool) -> None:
+        super().__init__()
+        self.anew = anew
+        self.first, self.second, self.third = (torch.nn.Linear(size, 6) for size in (6, 12, 18))
+
+    def forward(self, x: Any) -> Any:
+        one = self.first(x)
+        joined = torch.cat([x, one], 1)
+        two = self.second(joined)
+        return self.third(torch.cat([x, one, two] if self.anew else [joined, two], 1))
+
+
+def test_gradients_that_are_shared_differently(log: Log) -> None:
+    ours, theirs = Dense(anew=True), Dense(anew=False)
+    theirs.load_state_dict(ours.state_dict())
+    proxies = create_model(ours, "a"), create_model(theirs, "b")
+    for proxy in proxies:
+        train(proxy, 1, rate=0.0)
+    assert check_report("dumps/a", "dumps/b", CFG)
+    assert any(
+        line.startswith("not compared: 1 gradient of an activation; those of parameters agree") for line in log()
+    )
+    proxies[1].first.weight.register_hook(lambda gradient: gradient * 2)
+    for proxy in proxies:
+        train(proxy, 1, rate=0.0)
+    assert not check_report("dumps/a/step_1", "dumps/b/step_1", CFG)  # no longer all the same that backward ends in
+
+
 # ------------------------------------------------------------------ what differs in a run
 
 

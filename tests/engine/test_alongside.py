@@ -155,6 +155,42 @@ def test_models_built_differently(sync: bool, tmp_path: Path) -> None:
             assert result.divergence is not None and result.divergence.raw_path == ""
 
 
+class ReturnsMore(torch.nn.Module):
+    """Returns what it goes on to use, as encoders with decoders do: more arrives there than the loss sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.middle, self.decoder = (torch.nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.encoder(x)
+        middle = self.middle(hidden) * hidden
+        return self.decoder(middle), middle, hidden
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one output in the loss", "two"])
+def test_outputs_that_the_model_goes_on_to_use(both: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ReturnsMore()
+
+    def step(model: Any) -> None:
+        out, _, hidden = model(torch.linspace(-1, 1, 24).reshape(4, 6))
+        (out.square().mean() + (hidden.square().mean() if both else 0.0)).backward()
+
+    with padiff.capture(model, tmp_path / "a"):
+        step(model)
+    stored = padiff.load(tmp_path / "a").step(0)
+    assert stored.borders is not None
+    for path, value in stored.parameter_gradients.items():
+        assert value is not None
+        size = float(np.sqrt(np.mean(np.square(value.numpy()))))
+        assert stored.noise["parameters"][path] < 1e-5 * size
+    with padiff.capture(model, tmp_path / "b", base=tmp_path / "a", sync=True):
+        step(model)
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.aligned, str(result)
+
+
 def test_wrong_calls(tmp_path: Path) -> None:
     base, raw = pair("torch", "paddle")
     dump(base, tmp_path / "a")

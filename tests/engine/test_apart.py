@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import subprocess
@@ -279,6 +280,31 @@ def test_tolerance_of_the_user(tmp_path: Path) -> None:
     dump(raw, tmp_path / "b")
     assert not padiff.compare_dumps(tmp_path / "a", tmp_path / "b", tolerance="exact").aligned
     assert padiff.compare_dumps(tmp_path / "a", tmp_path / "b", tolerance=(1e-3, 1e-4)).aligned
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_a_narrower_dtype_is_precision(dtype: Any, tmp_path: Path) -> None:
+    base = net("torch")
+    raw = copy.deepcopy(base).to(dtype)
+    x = torch.from_numpy(batch())
+    for broken in (False, True):
+        raw.blocks[1].residual = not broken
+        for model, to in ((base, "a"), (raw, "b")):
+            with padiff.capture(model, tmp_path / to, overwrite=True):
+                model(x.to(model.head.weight.dtype)).square().mean().backward()
+        result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+        assert result.aligned is not broken, str(result)
+    assert result.divergence is not None and result.divergence.raw_path == "blocks.1"
+
+
+def test_compare_leaves_its_dumps(tmp_path: Path) -> None:
+    base, raw = net("torch"), net("paddle")
+    raw.blocks[1].residual = False
+    for _ in range(2):
+        result = padiff.compare(base, raw, batch(), dump=tmp_path / "runs")
+    assert result.divergence is not None
+    found = padiff.compare_dumps(tmp_path / "runs" / "base", tmp_path / "runs" / "raw").divergence
+    assert found is not None and found.raw_path == result.divergence.raw_path == "blocks.1"
 
 
 def test_sgd_without_the_optimizer_given(tmp_path: Path) -> None:

@@ -128,6 +128,12 @@ def no_grad(model: Any, optimizer: Any) -> None:
             model(batch())
 
 
+def inference_mode(model: Any, optimizer: Any) -> None:
+    with torch.inference_mode():
+        for _ in range(3):
+            model(batch())
+
+
 def validate_between(model: Any, optimizer: Any) -> None:
     for _ in range(2):
         model(batch()).sum().backward()
@@ -144,6 +150,7 @@ LOOPS: dict[str, tuple[Callable[[Any, Any], None], list[int], list[int]]] = {
     "several forwards": (several_forwards, [2, 2], [2, 2]),
     "evaluation mode": (evaluate, [1, 1, 1], [1, 1, 1]),
     "no_grad": (no_grad, [1, 1, 1], [1, 1, 1]),
+    "inference_mode": (inference_mode, [1, 1, 1], [1, 1, 1]),
     "validation in between": (validate_between, [1, 1, 1, 1], [1, 1, 1, 1]),
 }
 
@@ -320,6 +327,55 @@ def test_what_remembers_is_not_run_twice(tmp_path: Path) -> None:
         model(batch(), cache)
     assert cache.length == 1
     assert not padiff.load(tmp_path / "run").step(0).noise
+
+
+def test_a_model_that_remembers_is_not_calibrated(tmp_path: Path) -> None:
+    class Remembers(Net):
+        calls = 0
+
+        def forward(self, x: Any) -> Any:
+            type(self).calls += 1
+            return super().forward(x) * self.calls
+
+    model = Remembers().eval()
+    with padiff.capture(model, tmp_path / "run"):
+        model(batch())
+    step = padiff.load(tmp_path / "run").step(0)
+    assert not step.noise and step.extra["repeats"] is False
+
+
+def test_another_precision_is_not_mistaken_for_noise(tmp_path: Path) -> None:
+    model = net()
+    with padiff.capture(model, tmp_path / "run"):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(batch())
+        out.float().square().mean().backward()
+    assert not padiff.load(tmp_path / "run").step(0).noise
+
+
+def test_inference_mode_is_calibrated(tmp_path: Path) -> None:
+    model = net().eval()
+    with torch.inference_mode(), padiff.capture(model, tmp_path / "run"):
+        model(batch())
+    assert padiff.load(tmp_path / "run").step(0).noise["tensors"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of the trainer's own
+def test_a_trainer_runs_it(tmp_path: Path) -> None:
+    paddle = pytest.importorskip("paddle")
+    paddle.seed(0)
+    layer = paddle.nn.Sequential(paddle.nn.Linear(6, 8), paddle.nn.ReLU(), paddle.nn.Linear(8, 3))
+    places = np.arange(8)
+    rows = np.repeat(places[:, None], 6, 1).astype("float32")
+    data = paddle.io.TensorDataset([paddle.to_tensor(rows), paddle.to_tensor(places[:, None] % 3)])
+    optimizer = paddle.optimizer.Adam(1e-3, parameters=layer.parameters())
+    model = paddle.Model(layer)
+    model.prepare(optimizer, paddle.nn.CrossEntropyLoss())
+    with padiff.capture(layer, tmp_path / "run", optimizer=optimizer) as run:
+        model.fit(data, batch_size=2, epochs=1, shuffle=False, verbose=0)
+    assert run.steps == [0, 1, 2, 3]
+    for step in padiff.load(tmp_path / "run").steps:
+        assert step.trace().ran_backward and set(step.weights) == set(step.parameter_gradients)
 
 
 def test_memory_stays_flat(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class CallPairing:
         )
         self._hints = {} if twins else {r: b for r, b in self._base_of.items() if _bare(raw, r) and _bare(base, b)}
         self._base_of = {r: b for r, b in self._base_of.items() if r not in self._hints}
+        self._base_nodes = {*self._base_of.values(), *(n for g in modules.groups if len(g.base) > 1 for n in g.base)}
         self._kin = _kin(base, raw, modules, self._base_of, base_calls)
         self._kin_seen: dict[int, int] = {}
         """Call of raw to how many calls of its kin came before it."""
@@ -72,6 +73,10 @@ class CallPairing:
             kin.seen += 1
         place = self._kin_seen[raw.index]
         return kin.calls[place] if place < len(kin.calls) else None
+
+    def held(self, base: Call) -> bool:
+        """Whether a call of base is one that calls of raw are held against because of their modules."""
+        return base.node in self._base_nodes
 
     def tagged(self, tag: Call) -> Call | None:
         """What base marked with the same name."""

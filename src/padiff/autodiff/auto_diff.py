@@ -58,6 +58,8 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     job = replace(job, rules=rules)
     with auto_dumps(job.base, job.raw) as dumps:
         result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps)
+    if result.replayed:
+        say(f"{count(result.replayed, 'random draw')} of base_model replayed in raw_model (dropout, noise, samples)")
     explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned

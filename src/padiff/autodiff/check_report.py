@@ -39,6 +39,8 @@ def check_report(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None)
             result = apart.run(renumbered=True)
             _say_compared(label, result)
             if result.aligned:
+                for note in result.notes:
+                    say(*wrapped(note, after="    "))
                 continue
             if passed:
                 explain(result.report(), whole=True, own_loss=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder
@@ -56,9 +57,10 @@ class FeedingRecorder(Recorder):
         gradients: bool,
         hooks: bool,
         observer: Observer | None = None,
+        listener: Listener | None = None,
         ops: WantedOps | None = None,
     ) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer, ops=ops)
+        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer, listener=listener, ops=ops)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""
@@ -126,21 +128,6 @@ class FeedingRecorder(Recorder):
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
         return see(Held(self._adapter, gradient)) if self._taking else None
-
-    def _begun(self) -> Call:
-        opened = self.open_calls[-1]
-        node = self._live.tree.nodes[opened.node]
-        return Call(
-            index=opened.index,
-            parent=self.open_calls[-2].index,
-            node=opened.node,
-            path=node.path,
-            kind=node.kind,
-            occurrence=opened.occurrence,
-            inputs=opened.inputs,
-            outputs=(),
-            stack=opened.stack,
-        )
 
     def close(self) -> None:
         super().close()

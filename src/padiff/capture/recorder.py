@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
 from padiff.capture.held import Held
 from padiff.capture.ops import Opened, OpLog, WantedOps
@@ -73,10 +74,14 @@ class Recorder:
         gradients: bool,
         observer: Observer | None = None,
         hooks: bool = True,
+        listener: Listener | None = None,
         ops: WantedOps | None = None,
     ) -> None:
+        self._listener = listener
         self.calls: list[Call] = []
         self.gradients: dict[int, Held] = {}
+        self.made: Callable[[int, Held], None] | None = None
+        """Told of every gradient that was put there."""
         self._live = live
         self._adapter: Adapter = live.adapter
         self._node_of = live.node_of()
@@ -181,6 +186,8 @@ class Recorder:
         self.entered += 1
         self._occurrences[node] += 1
         self.open_calls.append(opened)
+        if self._listener is not None:
+            self._listener.entered(self._begun())
 
     def _leave(self, module: Any, output: Any) -> Any:
         if not self._mine():
@@ -205,9 +212,27 @@ class Recorder:
             ops=self._ops_of(opened),
         )
         self.calls.append(call)
+        if self._listener is not None:
+            self._listener.left(call)
         if self._observer is not None:
             self._observer.on_call(call)
         self._hand_over(opened, parent, call)
+
+    def _begun(self) -> Call:
+        """The call that began last."""
+        opened = self.open_calls[-1]
+        node = self._live.tree.nodes[opened.node]
+        return Call(
+            index=opened.index,
+            parent=self.open_calls[-2].index,
+            node=opened.node,
+            path=node.path,
+            kind=node.kind,
+            occurrence=opened.occurrence,
+            inputs=opened.inputs,
+            outputs=(),
+            stack=opened.stack,
+        )
 
     def _fail(self, module: Any) -> None:
         """The user's code may catch the exception and go on: the call is taken off like one that ended."""
@@ -293,6 +318,8 @@ class Recorder:
             self._observer.on_gradient(number, held)
         else:
             self.gradients[number] = held
+            if self.made is not None:
+                self.made(number, held)
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""
@@ -386,6 +413,7 @@ class Recorder:
         self.known_tensors.clear()
         self._by_storage.clear()
         self._unindexed.clear()
+        self._ops = None  # it knows the recorder, too: neither would go before the collector comes
 
     # --- the user's lines
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from padiff.capture.draws import Steady
 from padiff.capture.recorder import call_model
 from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
@@ -40,6 +42,7 @@ def returned(
         for handle in adapter.attach(watched.values(), lambda *_: None, leave, lambda *_: None):
             stack.callback(handle.remove)
         stack.enter_context(adapter.no_grad())
+        stack.enter_context(watching_draws(adapter, Steady()))
         output = call_model(live.model, arguments.args, dict(arguments.kwargs))
         outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
     found: dict[str, Array] = {}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
 from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder, call_model
 from padiff.capture.state import (
     SavedBuffers,
+    moved,
     preserved,
     put_back,
     random_state,
@@ -24,6 +26,7 @@ from padiff.capture.state import (
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, StepTrace, Value
 
@@ -57,6 +60,12 @@ class Session:
         """Which ops are recorded, besides modules, where nothing is fed."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
+        self.listen: Callable[[], Listener] | None = None
+        """Makes who listens to the random draws of a run; None lets the model draw unheard."""
+        self.listener: Listener | None = None
+        """Who listened to the last run."""
+        self.drew = False
+        """Whether the framework's generators moved in the last forward."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
@@ -88,18 +97,42 @@ class Session:
 
         A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded, too, ``ops``
         which ops of modules' own code are."""
+        with self.begun(
+            step, arguments, loss_fn=loss_fn, backward=backward, observer=observer, feeder=feeder, hooks=hooks, ops=ops
+        ) as running:
+            running.forward()
+            return running.backward()
+
+    @contextmanager
+    def begun(
+        self,
+        step: int,
+        arguments: Arguments,
+        *,
+        loss_fn: Loss,
+        backward: bool,
+        observer: Observer | None = None,
+        feeder: Feeder | None = None,
+        hooks: bool = True,
+        ops: WantedOps | None = None,
+    ) -> Iterator[Step]:
+        """The same in two parts, for who has something else to do in between."""
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
+        listener = self.listener = None if self.listen is None else self.listen()
         if feeder is not None:
-            recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks, ops=ops)
+            recorder: Recorder = FeedingRecorder(
+                self.live, feeder, gradients=gradients, hooks=hooks, listener=listener, ops=ops
+            )
         else:
-            recorder = Recorder(self.live, gradients=gradients, observer=observer, ops=ops or self.ops)
-        running = Step(self, step, arguments, loss_fn, gradients, recorder)
+            recorder = Recorder(
+                self.live, gradients=gradients, observer=observer, listener=listener, ops=ops or self.ops
+            )
+        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener)
         self._under_way = recorder
         try:
-            running.forward()
-            return running.backward()
+            yield running
         finally:
             self._under_way = None
             running.close()
@@ -110,19 +143,25 @@ class Session:
         recorder = self._under_way
         return None if recorder is None else (len(recorder.calls), len(self._calls))
 
+    def rewind(self) -> None:
+        """The step that ran last has not been, and runs anew."""
+        self._randomness = self._drawn_before
+        put_back(self.live, self._buffers_before)
+        self.clear_gradients()
+
     @contextmanager
     def again(self) -> Iterator[None]:
         """Inside, the step that ran last may run again: buffers and random numbers are as they were before it.
 
         Afterwards they are as it left them, and so are the gradients."""
         with preserved(self.live, buffers=True):
-            drawn, seen = self._randomness, self._calls
+            drawn, seen, drew = self._randomness, self._calls, self.drew
             self._randomness = self._drawn_before
             put_back(self.live, self._buffers_before)
             try:
                 yield
             finally:
-                self._randomness, self._calls = drawn, seen
+                self._randomness, self._calls, self.drew = drawn, seen, drew
 
     def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
         """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
@@ -133,9 +172,19 @@ class Session:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """The model draws its random numbers from where it left off, whatever ran in between."""
-        restore_random_state(self.live.adapter, self._randomness)
+        adapter, before = self.live.adapter, self._randomness
+        restore_random_state(adapter, before)
         yield
-        self._randomness = random_state(self.live.adapter)
+        self._randomness = random_state(adapter)
+        self.drew = moved(adapter, before, self._randomness)
+
+    def draw_like(self, other: Session) -> None:
+        """Begin the next step with the generators as another session's last step found them, where both have them."""
+        framework = other.live.adapter.name == self.live.adapter.name
+        self._randomness = (
+            other._drawn_before[0] if framework else self._randomness[0],
+            *other._drawn_before[1:],
+        )
 
     def saw(self, calls: tuple[Call, ...]) -> None:
         self._calls = calls
@@ -194,23 +243,32 @@ class Step:
         loss_fn: Loss,
         backward: bool,
         recorder: Recorder,
+        listener: Listener | None,
     ) -> None:
+        self._listener = listener
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
-        self._recorder = recorder
+        self.recorder = recorder
         self._loss: Any = None
         self._trace: StepTrace | None = None
 
-    def forward(self) -> None:
-        """Run the model and its loss."""
+    def forward(self) -> StepTrace:
+        """Run the model and its loss; gradients are added to what is returned as backward makes them."""
         session, adapter = self._session, self._session.live.adapter
-        with spared_collector(), session.drawing(), self._recorder.attached(session.nodes):
+        with (
+            spared_collector(),
+            session.drawing(),
+            watching_draws(adapter, self._listener),
+            self.recorder.attached(session.nodes),
+        ):
             output = self._call()
             self._loss = self._loss_of(output)
         held = None if self._loss is None else Held(adapter, self._loss)
-        calls = tuple(self._recorder.calls)
+        calls = tuple(self.recorder.calls)
         session.saw(calls)
-        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {})
+        draws = () if self._listener is None else tuple(self._listener.draws)
+        self._trace = StepTrace(self._step, calls, self.recorder.gradients, held, {}, draws=draws)
+        return self._trace
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""
@@ -224,7 +282,9 @@ class Step:
             with (
                 spared_collector(),
                 self._session.explained(self._step, "in backward"),
-                self._recorder.taking_gradients(),
+                self.recorder.taking_gradients(),
+                in_backward(self._listener) as listener,
+                watching_draws(adapter, listener),
             ):
                 adapter.backward(loss)
         found: dict[str, Value | None] = {}
@@ -235,7 +295,7 @@ class Step:
 
     def close(self) -> None:
         self._loss = None
-        self._recorder.close()
+        self.recorder.close()
         if self._trace is not None and isinstance(self._trace.loss, Held):
             self._trace.loss.detach()
 
@@ -243,7 +303,7 @@ class Step:
         try:
             return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
         except Exception as error:
-            path = self._recorder.raised_in()
+            path = self.recorder.raised_in()
             where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
             _note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
             raise
@@ -275,6 +335,11 @@ class Step:
                 "reduce it, e.g. with .mean()",
             )
         return loss
+
+
+def in_backward(listener: Listener | None) -> AbstractContextManager[Listener | None]:
+    """Who listens to the draws of a checkpoint that runs again."""
+    return nullcontext() if listener is None else listener.in_backward()
 
 
 def floating(adapter: Adapter, output: Any, *, once: bool = True) -> list[tuple[str, Any]]:

@@ -27,6 +27,12 @@ def restore_random_state(adapter: Adapter, state: Any) -> None:
     random.setstate(from_python)
 
 
+def moved(adapter: Adapter, before: Any, after: Any) -> bool:
+    """Whether the framework's generators are in another state now; a framework that cannot tell is taken at rest."""
+    key = getattr(adapter, "random_key", None)
+    return key is not None and key(before[0]) != key(after[0])
+
+
 @contextmanager
 def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
     """Afterwards random state, train/eval flags, gradients and, on request, buffers are as they were before."""

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from padiff.capture.draws import Steady
 from padiff.capture.recorder import call_model
 from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Usage
 
@@ -95,7 +97,7 @@ def first_use(live: LiveTree, arguments: Arguments) -> Usage:
     """Run forward once and see what is used when; nothing is left behind."""
     adapter = live.adapter
     watch = UseWatch(live)
-    with preserved(live, buffers=True), watch.watching(), adapter.no_grad():
+    with preserved(live, buffers=True), watch.watching(), adapter.no_grad(), watching_draws(adapter, Steady()):
         output = call_model(live.model, arguments.args, dict(arguments.kwargs))
         outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
     return watch.usage(tuple(outputs))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from padiff.records import Array, Phase, Role
+from padiff.records import Array, DrawGap, Phase, Role
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Scene:
     """Weight: the parameter's gradients in all steps since, the last included."""
     siblings: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     """Weights of other modules of base like this one, by path and name, in base's layout."""
+    draws: tuple[DrawGap, ...] = ()
+    """Random draws of this place that do not correspond."""
     base_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name of a weight of this module to the other paths under which the same tensor is known."""

@@ -12,16 +12,17 @@ from padiff.capture.session import Arguments
 from padiff.compare.arrays import missing
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
+from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.growth import forgiven
 from padiff.engine.job import Job
+from padiff.engine.jumps import excused, explained_by_a_jump
 from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
 from padiff.engine.replay import Replay, synchronised
 from padiff.engine.result import Result
 from padiff.engine.shown_sources import show_sources
 from padiff.engine.side_by_side import SideBySide
-from padiff.engine.state import State
 from padiff.engine.stored import StoredTree, dtype_named, stored_noise, stored_tree, stored_usage
 from padiff.engine.summaries import Summaries, suspects
 from padiff.engine.verdict import covered_parameters, result_of
@@ -37,7 +38,6 @@ from padiff.records import (
     StepComparison,
     StepTrace,
     Tolerance,
-    Value,
 )
 from padiff.store import Dump, StepDump
 
@@ -63,8 +63,6 @@ class Apart:
             if not len(dump.steps):
                 raise DumpError(f"the dump {dump.path} ({side}) holds no step", "nothing was run while it was captured")
         self._dumps = {"base": base, "raw": raw}
-        self._left = frozenset(left)
-        """Of what a step leaves besides its calls, what is compared."""
         _check_pair(base, raw)
         show_sources(base, raw)
         trees = stored_tree(base), stored_tree(raw)
@@ -86,11 +84,14 @@ class Apart:
         self._plan = self._matching.plan
         self.plan = without(self._plan, trees[0].tree, trees[1].tree, not_dumped(base), not_dumped(raw))
         """Of where raw's tensors come from, what both dumps may hold."""
+        self._state = ApartState(self.job, self.plan, frozenset(left), summed=self.summed)
         rules_now = replace(self.job.rules, alike=alike(self.job))
         self._modules = pair_modules(trees[0].tree, trees[1].tree, rules_now, anchors=self._matching.anchors)
         self._twins = self._matching.anchors is None
         self.notes: list[str] = []
         self.doubts: list[str] = []
+        self._jumped = False
+        """Weights may differ from here on by more than was predicted, and nothing is wrong."""
         if self._plan.problems:
             problem = self._plan.problems[0]
             self.doubts.append(f"base's weights don't fit into raw: {problem.message}")
@@ -110,6 +111,9 @@ class Apart:
             step, found = self._step(mine, theirs)
             done.append(step)
             if found:
+                break
+            if self._jumped and step.base.ran_backward and place + 1 < len(common):
+                self.notes.append(f"steps after {step.step} were not compared: their weights follow from that jump")
                 break
         paired = {"base": {one.number for one, _ in common}, "raw": {other.number for _, other in common}}
         alone = [(n, side) for side in ("base", "raw") for n in held[side] if n not in paired[side]]
@@ -137,7 +141,7 @@ class Apart:
 
     def left_by(self, base: StepDump, raw: StepDump) -> list[Comparison]:
         """What two steps left, and nothing of what was computed in them."""
-        return [one for one in self._state(base, raw, None, gradients=True) if one.role != "loss"]
+        return [one for one in self._state.left(base, raw, None) if one.role != "loss"]
 
     def covered(self) -> float:
         """The share of raw's parameters that have a partner in base."""
@@ -147,6 +151,8 @@ class Apart:
 
     def _step(self, base: StepDump, raw: StepDump) -> tuple[StepComparison, list[Divergence]]:
         noise, local = stored_noise(base)
+        if base.extra.get("repeats") is False:
+            self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)
         fed = not self.summed and synchronised(raw)
         if fed:
@@ -156,12 +162,16 @@ class Apart:
             done = replace(done, comparisons=(*done.comparisons, *self._shapes(base, raw)))
         else:
             done, found = self._free(base, raw, noise), []
-        start = self._start(base, raw)
-        state = self._state(base, raw, noise, gradients=not fed)
+        start = self._state.start(base, raw)
+        state = self._state.left(base, raw, noise, gradients=not fed)
         comparisons = [*done.comparisons, *state]
         if not fed and self.job.tolerance.mode == "auto":
             comparisons = list(forgiven(comparisons))
+        if not fed and (not done.alike or self.job.tolerance.mode != "auto"):
+            comparisons = self._followed(comparisons, base, raw, noise)
         done = replace(done, comparisons=tuple(comparisons))
+        if not fed and not self.summed and self.job.tolerance.mode == "auto":
+            done = self._over_jumps(done)
         if not found:
             first = find_divergence(done, (self.job.base.tree, self.job.raw.tree))
             if first is not None:
@@ -174,6 +184,38 @@ class Apart:
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
         return done, found
+
+    def _over_jumps(self, done: StepComparison) -> StepComparison:
+        """Gradients that rounding threw to the other side of a jump are no fault; what follows is not judged."""
+        jump = explained_by_a_jump(done)
+        if jump is None:
+            return done
+        told = "a number on a jump of a derivative (a ReLU's, a maximum's) fell to the other side by rounding"
+        note = f"step {done.step}: {told}; sync=True judges gradients without such"
+        if jump == "surely":
+            self.notes.append(note)
+        else:
+            self.doubts.append(f"{note}; whether that is all cannot be told from these dumps")
+        self._jumped = True
+        return replace(done, comparisons=tuple(excused(done.comparisons)))
+
+    def _followed(
+        self, comparisons: list[Comparison], base: StepDump, raw: StepDump, noise: Noise | None
+    ) -> list[Comparison]:
+        """One side may use a tensor once more, and its gradient is another then. Where backward ends in the same,
+        gradients of all parameters and of what the model is given, such accuse nobody."""
+        wrong = [one for one in comparisons if one.phase == "backward" and not one.agrees]
+        given = {slot.tensor for call in raw.calls if call.parent < 0 for slot in call.inputs}
+        if not wrong or any(one.tensor in given for one in wrong):
+            return comparisons
+        gradients = self._state.gradients(base, raw, noise)
+        if not gradients or not all(one.agrees for one in gradients):
+            return comparisons
+        many = "1 gradient of an activation" if len(wrong) == 1 else f"{len(wrong)} gradients of activations"
+        self.notes.append(
+            f"not compared: {many}; those of parameters agree, and the models use the tensors differently"
+        )
+        return [one for one in comparisons if one.phase != "backward" or one.agrees]
 
     def _free(self, base: StepDump, raw: StepDump, noise: Noise | None) -> StepComparison:
         """Raw's calls beside base's, as if they were just happening."""
@@ -196,48 +238,6 @@ class Apart:
         """What a module returns on one side only: no call that is fed shows that."""
         free = self._free(base, raw, None).comparisons
         return [c for c in free if c.phase == "forward" and not c.agrees and c.outcome.reason == "structure"]
-
-    def _state(self, base: StepDump, raw: StepDump, noise: Noise | None, *, gradients: bool) -> list[Comparison]:
-        """What the step left: the loss, gradients of parameters, weights, buffers."""
-        found: list[Comparison] = []
-        if self.summed:
-            found = Summaries(self.job, None, noise).state(self.plan, base, raw)
-            return [one for one in found if one.role == "loss" or one.phase in self._left]
-        state = State(self.job, self.plan, base.number, noise)
-        if gradients:
-            if base.loss is not None and raw.loss is not None:
-                found += state.loss(base.loss, raw.loss, ())
-            if "gradient" in self._left and base.trace().ran_backward and raw.trace().ran_backward:
-                found += state.tensors("gradient", "parameter", base.parameter_gradients, raw.parameter_gradients)
-        if "weight" in self._left and base.weights and raw.weights:
-            found += state.tensors("weight", "parameter", base.weights, raw.weights)
-        if "buffer" in self._left:
-            found += state.tensors("buffer", "buffer", *self._one_convention(base, raw))
-        return found
-
-    def _one_convention(self, base: StepDump, raw: StepDump) -> tuple[dict[str, Value | None], dict[str, Value | None]]:
-        """Buffers; where not every update was seen, without those that frameworks count differently."""
-        whole = base.number == 0 or not any(step.extra.get("statistics_from_here") for step in (base, raw))
-        found: list[dict[str, Value | None]] = []
-        for live, step in ((self.job.base, base), (self.job.raw, raw)):
-            own = {} if whole or live.adapter.name == self._other(live) else _conventional(live)
-            found.append({path: value for path, value in step.buffers.items() if path not in own})
-        return found[0], found[1]
-
-    def _other(self, live: Any) -> str:
-        return (self.job.raw if live is self.job.base else self.job.base).adapter.name
-
-    def _start(self, base: StepDump, raw: StepDump) -> list[Comparison]:
-        """The weights that the first step found: when these differ, everything does."""
-        if base.number or "weight" not in self._left or not base.weights_before or not raw.weights_before:
-            return []
-        if self.summed:
-            return Summaries(self.job, None, None).start(self.plan, base, raw)
-        exact = self.job.tolerance
-        if exact.mode == "auto":
-            exact = replace(exact, predicted=0.0)
-        state = State(replace(self.job, tolerance=exact), self.plan, base.number)
-        return state.tensors("weight", "parameter", base.weights_before, raw.weights_before)
 
     def _different_start(self, wrong: Sequence[Comparison], of: int) -> str:
         place = ".".join(part for part in (wrong[0].raw_path, wrong[0].name) if part)
@@ -335,17 +335,6 @@ def _listed(what: str, numbers: Sequence[str]) -> str:
 
 def _bare(call: Call) -> Call:
     return replace(call, inputs=(), outputs=())
-
-
-def _conventional(live: Any) -> set[str]:
-    """Paths of buffers that frameworks count differently."""
-    found: set[str] = set()
-    for node in live.tree.nodes:
-        spec = live.layer_spec(node.index)
-        for name, stored in () if spec is None else spec.stored.items():
-            if stored.convention or "var" in name:
-                found.add(f"{node.path}.{name}".lstrip("."))
-    return found
 
 
 def _nothing_to_run() -> tuple[Arguments, Arguments]:

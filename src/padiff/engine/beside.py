@@ -94,7 +94,7 @@ class Other:
 
     def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
         self._pairing, self._tree = pairing, base_tree
-        self._partners = Partners(pairing, base_tree, tolerance, _same)
+        self._partners = Partners(pairing, base_tree, tolerance)
 
     def at_start(self, call: Call) -> Call | None:
         base = self._pairing.base_call(call)
@@ -104,7 +104,7 @@ class Other:
         return len(base.inputs) != 1 or len(call.inputs) != 1 or _same(base.inputs[0], call.inputs[0])
 
     def at_end(self, call: Call) -> Call | None:
-        return self._partners.of(call)
+        return self._partners.of(call, _same)
 
     def tagged(self, tag: Call) -> Call | None:
         return self._pairing.tagged(tag)

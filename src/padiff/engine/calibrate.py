@@ -210,6 +210,21 @@ def _jumps(base: StepTrace, digits: Mapping[int, float]) -> bool:
         if returned > UNBELIEVABLE * max(before, 1.0):
             return True
         inside[call.parent] = max(inside.get(call.parent, 0.0), given, returned)
+    return _jumps_between(base, digits)
+
+
+def _jumps_between(base: StepTrace, digits: Mapping[int, float]) -> bool:
+    """The same in the code between calls: something given to a call moves far, and nothing before it did."""
+    before = 1.0
+    around: list[Call] = []
+    for call in sorted(base.calls, key=lambda call: call.index):
+        while around and around[-1].index != call.parent:  # what began earlier and is not around it has ended
+            before = max(before, *(digits.get(slot.tensor, 0.0) for slot in around.pop().outputs), 0.0)
+        given = max((digits.get(slot.tensor, 0.0) for slot in call.inputs), default=0.0)
+        if call.parent >= 0 and given > UNBELIEVABLE * before:
+            return True
+        before = max(before, given)
+        around.append(call)
     return False
 
 

@@ -16,6 +16,7 @@ from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
 from padiff.engine.running import Running
 from padiff.frameworks.tree import LiveTree
+from padiff.report.progress import stages
 from padiff.store import Kind
 
 
@@ -40,6 +41,7 @@ class Capture:
         calibrate: bool = True,
         extra: Mapping[str, Any] | None = None,
         alongside: Alongside | None = None,
+        progress: bool | None = None,
     ) -> None:
         rank, ranks = ranks_here()
         self.path = Path(to) if ranks == 1 else Path(to) / f"rank_{rank}"
@@ -56,6 +58,8 @@ class Capture:
         self._wanted, self._kind, self._overwrite, self._extra = wanted, kind, overwrite, dict(extra or {})
         if alongside is not None:
             self._extra |= alongside.extra
+        self.progress = progress
+        """Whether a bar shows what takes over a second: always, never, or (None) on a terminal."""
         self.alongside = alongside
         """What a base has to say: what the model is given, and what records it."""
         self._stack = ExitStack()
@@ -80,7 +84,9 @@ class Capture:
         )
         try:
             if self.alongside is not None:
-                self.alongside.start()
+                with stages(self.progress) as shown:
+                    shown.now("matching base")
+                    self.alongside.start()
             adapter = self.live.adapter
             for handle in adapter.attach([self.live.model], self._enter, self._leave, self._fail):
                 self._stack.callback(handle.remove)
@@ -107,7 +113,9 @@ class Capture:
             if self._running is not None:
                 self._running.close()
                 self._running = None
-        self._writer.__exit__(kind, error, traceback)
+        with stages(self.progress) as shown:
+            shown.now("writing the dump")
+            self._writer.__exit__(kind, error, traceback)
 
     def loss(self, value: Any) -> None:
         """Record the loss of the step that is running: a tensor, or a number."""

@@ -38,6 +38,8 @@ class Job:
     weight_rules: Mapping[str, Rule] = field(default_factory=dict)
     """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
+    randomness: Literal["replay", "own"] = "replay"
+    """Whether raw is given what base drew, or both draw for themselves."""
     ops: bool = False
     """Whether the ops of modules' own code are compared, too."""
     uses: tuple[Usage, Usage] | None = None

@@ -19,6 +19,11 @@ class Keeper:
         self._sink: StepSink | None = None
         self._trace: StepTrace | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._writer is not None
+
     def beside(self, step: int, observer: Observer) -> Observer:
         """An observer that is told of everything before another one is."""
         if self._writer is None:

@@ -392,7 +392,7 @@ class LocalRun:
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":
-            returned = [doubt for doubt in self._doubtful if other.origin in _origins(doubt.raw)]
+            returned = [doubt for doubt in self._doubtful if _told_by(doubt, None, other)]
             if returned:  # it is what a doubtful call returned, and tells on that
                 fault = self._latest_doubt(returned[-1])
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
@@ -417,11 +417,7 @@ class LocalRun:
     def _dispel(self, one: Slot, other: Slot) -> None:
         """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was
         right then."""
-        self._doubtful = [
-            fault
-            for fault in self._doubtful
-            if one.origin not in _origins(fault.base) and other.origin not in _origins(fault.raw)
-        ]
+        self._doubtful = [fault for fault in self._doubtful if not _told_by(fault, one, other)]
 
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
@@ -512,8 +508,14 @@ class LocalRun:
         return found[:1]
 
 
-def _origins(call: Call) -> set[int]:
-    return {slot.origin for slot in call.outputs}
+def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
+    """Whether a tensor of raw, or of base, is the very output that a fault is about; a call may return others."""
+    place = next((n for n, slot in enumerate(fault.raw.outputs) if slot.tensor == fault.comparison.tensor), None)
+    if place is None:
+        return False
+    alike = len(fault.base.outputs) == len(fault.raw.outputs)
+    base = fault.base.outputs[place].origin if alike else None
+    return other.origin == fault.raw.outputs[place].origin or (one is not None and one.origin == base)
 
 
 def _comparable(base: Value, raw: Value) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from padiff.align import CallPairing
 from padiff.capture.feeding import Witness
 from padiff.capture.perturb import Jitter, perturbed
+from padiff.capture.replay import Replay
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
@@ -88,6 +89,7 @@ def localise(
     )
     found = _fed(raw, step, job, 1, run, backward=backward)
     run.finish()
+    drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
     state = State(replace(job, tolerance=tolerance), plan, step, noise)
     outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
     judged = state.loss(trace.loss, found.loss, outputs)
@@ -108,6 +110,7 @@ def localise(
         raw,
         base,
         run_again(job, raw, feeder, step),
+        drawn,
         feeder,
     )
     return Located(

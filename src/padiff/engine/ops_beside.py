@@ -35,7 +35,6 @@ class OpsBeside:
     """Told of paired calls and of gradients; holds what came of their ops."""
 
     step: int
-    allowed: Allowed
     pairs: list[tuple[Call, Call]] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
@@ -43,7 +42,7 @@ class OpsBeside:
     """Raw's tensor to base's, and where the two met."""
     _sums: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
-    def compare(self, base: Call, raw: Call) -> None:
+    def compare(self, base: Call, raw: Call, allowed: Allowed) -> None:
         """All that the two calls' own code did."""
         ours, theirs = ([op for op in call.ops if not op.tag] for call in (base, raw))
         if not ours and not theirs:
@@ -53,7 +52,7 @@ class OpsBeside:
         for one, other in found:
             self.pairs.append((one, other))
             if same_thing(one.kind) not in UNDETERMINED:
-                self._outputs(one, other)
+                self._outputs(one, other, allowed)
         for side, other_side, ops, met in (
             ("base", "raw", ours, {one.index for one, _ in found}),
             ("raw", "base", theirs, {other.index for _, other in found}),
@@ -64,7 +63,7 @@ class OpsBeside:
                     why = f"no op of {other_side} corresponds{line}"
                     self.unmatched.append(Unmatched(side, op.path, op.kind, why))  # type: ignore[arg-type]
 
-    def _outputs(self, base: Call, raw: Call) -> None:
+    def _outputs(self, base: Call, raw: Call, allowed: Allowed) -> None:
         pairs, _, _ = pair_slots(base.outputs, raw.outputs)
         for one, other in pairs:
             if one.value.overwritten or other.value.overwritten:
@@ -74,7 +73,7 @@ class OpsBeside:
             expected, found = one.value.numpy(), other.value.numpy()
             if expected.dtype.kind != found.dtype.kind:
                 continue  # a mask may be boolean here and floating there, and say the same
-            tolerance = self.allowed(one.tensor)
+            tolerance = allowed(one.tensor)
             rest = without_masked(expected, found)
             if rest is not None:  # what is left out is large, and so is its noise
                 (expected, found), tolerance = rest, replace(tolerance, predicted=None)
@@ -96,7 +95,7 @@ class OpsBeside:
             self.comparisons.append(comparison)
             self._met.setdefault(other.tensor, (one.tensor, comparison))
 
-    def on_gradient(self, tensor: int, gradient: Value, expected: Mapping[int, Value]) -> None:
+    def on_gradient(self, tensor: int, gradient: Value, expected: Mapping[int, Value], allowed: Allowed) -> None:
         """A gradient of raw's that no module has to do with."""
         met = self._met.get(tensor)
         partner = None if met is None else expected.get(met[0])
@@ -105,7 +104,7 @@ class OpsBeside:
         if partner.dtype == "released":
             return
         outcome = compare_in_any_layout(
-            partner.numpy(), gradient.numpy(), self.allowed(met[0], gradients=True), gradients=True, loosely=True
+            partner.numpy(), gradient.numpy(), allowed(met[0], gradients=True), gradients=True, loosely=True
         )
         self.comparisons.append(replace(met[1], phase="backward", outcome=outcome))
 

@@ -11,26 +11,27 @@ from padiff.align import PASSIVE, CallPairing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.records import Array, Call, ModuleTree, Slot, Tolerance, Value
 
+Same = Callable[[Slot, Slot], bool]
+"""Whether two tensors agree; may be asked often."""
+
 
 class Partners:
-    """Pairs raw's calls with base's as they end. ``same`` says whether two tensors agree, and may be asked often."""
+    """Pairs raw's calls with base's as they end."""
 
-    def __init__(
-        self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance, same: Callable[[Slot, Slot], bool]
-    ) -> None:
-        self._pairing, self._base_tree, self._tolerance, self._same = pairing, base_tree, tolerance, same
+    def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
+        self._pairing, self._base_tree, self._tolerance = pairing, base_tree, tolerance
         self._alike = pairing.alike
         self._unfinished: dict[int, tuple[Array, Call]] = {}
         """Raw tensor of a norm that differs from base's to base's output and the call: an activation may follow."""
         self.rectified: list[int] = []
         """Raw calls of norms that returned their partner's output with negatives set to zero."""
 
-    def of(self, call: Call) -> Call | None:
+    def of(self, call: Call, same: Same) -> Call | None:
         """Base's call beside one of raw's that has just ended."""
-        base = self._pairing.base_call(call) or self._look_alike(call)
-        if base is None or self._idle_elsewhere(base, call):
+        base = self._pairing.base_call(call) or self._look_alike(call, same)
+        if base is None or self._idle_elsewhere(base, call, same):
             return None
-        base = self._chain(base, call)
+        base = self._chain(base, call, same)
         self._pairing.pair(base, call)
         return base
 
@@ -42,48 +43,48 @@ class Partners:
         agrees = compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees
         return first if agrees else None
 
-    def _idle_elsewhere(self, base: Call, raw: Call) -> bool:
+    def _idle_elsewhere(self, base: Call, raw: Call, same: Same) -> bool:
         """Two that pass on what they are given, at different places: before or after a scale is all the same."""
         if raw.parent < 0 or len(raw.inputs) != 1 or len(base.inputs) != 1:
             return False
-        return self.idles(base) and not _alters(raw) and not self._same_given(base, raw)
+        return self.idles(base) and not _alters(raw) and not _same_given(base, raw, same)
 
     def idles(self, base: Call) -> bool:
         """Whether a call of base passes on what it is given, in models built differently."""
         return not self._alike and not self._base_tree.nodes[base.node].children and not _alters(base)
 
-    def _look_alike(self, call: Call) -> Call | None:
+    def _look_alike(self, call: Call, same: Same) -> Call | None:
         """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
         place that was given the same."""
         candidates = [one for one in self._pairing.candidates(call) if len(one.outputs) == len(call.outputs) == 1]
         for base in candidates:
-            if self._same(base.outputs[0], call.outputs[0]) and self._same_given(base, call):
+            if same(base.outputs[0], call.outputs[0]) and _same_given(base, call, same):
                 return base
         if not candidates:
             return None
         shape, hint = call.outputs[0].value.shape, self._pairing.hinted(call)
         alike = [one for one in candidates if one.node == hint or one.kind.lower() == call.kind.lower()]
         alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or _alters(call)]
-        alike = [one for one in alike if self._same_given(one, call)]
+        alike = [one for one in alike if _same_given(one, call, same)]
         alike.sort(key=lambda one: one.outputs[0].value.shape != shape)  # a pool that rounds up returns another shape
         if alike:
             return alike[0]
         active = [one for one in candidates if self._base_tree.nodes[one.node].layer not in PASSIVE]
-        active = [one for one in active if one.outputs[0].value.shape == shape and self._same_given(one, call)]
+        active = [one for one in active if one.outputs[0].value.shape == shape and _same_given(one, call, same)]
         if len(active) == 1 and _alters(call):
             return active[0]
         # Given other things already, it tells nothing by itself; its place in the tree still says whose partner it is.
         return next((one for one in candidates if one.node == hint and one.outputs[0].value.shape == shape), None)
 
-    def _chain(self, base: Call, call: Call) -> Call:
+    def _chain(self, base: Call, call: Call, same: Same) -> Call:
         """A norm with its own activation beside a norm and an activation: base's two, if raw returned what they do."""
         if self._alike or len(base.outputs) != 1 or len(call.outputs) != 1 or not _is_norm(self._base_tree, base):
             return base
-        if self._same(base.outputs[0], call.outputs[0]) or not self._same_given(base, call):
+        if same(base.outputs[0], call.outputs[0]) or not _same_given(base, call, same):
             return base
         for after in self._pairing.candidates_after(base):
             fed = after.inputs and after.inputs[0].origin == base.outputs[0].origin
-            if fed and len(after.outputs) == 1 and self._same(after.outputs[0], call.outputs[0]):
+            if fed and len(after.outputs) == 1 and same(after.outputs[0], call.outputs[0]):
                 return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
         expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
         self._unfinished[call.outputs[0].origin] = (expected, call)
@@ -91,8 +92,9 @@ class Partners:
             self.rectified.append(call.index)
         return base
 
-    def _same_given(self, base: Call, raw: Call) -> bool:
-        return bool(base.inputs and raw.inputs) and self._same(base.inputs[0], raw.inputs[0])
+
+def _same_given(base: Call, raw: Call, same: Same) -> bool:
+    return bool(base.inputs and raw.inputs) and same(base.inputs[0], raw.inputs[0])
 
 
 def _alters(call: Call) -> bool:

@@ -15,6 +15,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeper, Keeping
 from padiff.engine.matching import Matching, alike
 from padiff.engine.projection import Projection
+from padiff.engine.randomness import Randomness
 from padiff.engine.result import Result
 from padiff.engine.step import Step
 from padiff.engine.verdict import result_of
@@ -62,24 +63,37 @@ def run_job(
     notes: list[str] = []
     doubts: list[str] = []
     after = AfterStep(job, plan, base)
+    randomness = Randomness(job, modules, base, raw, twins=matching.anchors is None)
     drift: Mapping[str, float] = {}
     keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
-            twins = matching.anchors is None
-            one = Step(job, plan, modules, base, raw, step, after, twins=twins, drift=drift, keeping=keeping)
+            one = Step(
+                job,
+                plan,
+                modules,
+                base,
+                raw,
+                step,
+                after,
+                twins=matching.anchors is None,
+                drift=drift,
+                keeping=keeping,
+                randomness=randomness,
+            )
             done, found = one.run()
             drift = one.drift
-            notes += one.notes
+            notes += [note for note in (*one.notes, *randomness.notes()) if note not in notes]
             doubts += one.doubts
             steps.append(done)
             if on_step is not None:
                 on_step(done)
             if found:
                 break
-    return result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
+    result = result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
+    return replace(result, replayed=randomness.replayed)
 
 
 def _under_way(base: Session, raw: Session) -> tuple[str, int, int] | None:

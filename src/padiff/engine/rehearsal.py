@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
+from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
 from padiff.capture.session import Arguments, Session
 from padiff.capture.state import random_state, saved_buffers
 from padiff.compare.measure import rms, rms_gap
+from padiff.engine.calibrate import UNBELIEVABLE
 from padiff.engine.drift import relative_steps
 from padiff.engine.job import Job
 from padiff.engine.local import Reference
 from padiff.engine.localise import reference_of, shaken_reference
+from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Noise, Tolerance, Value
@@ -32,6 +34,11 @@ SAMPLED = 4096
 """Elements of a tensor by which two runs are held against each other."""
 MOST_HELD = 4 << 30
 """Bytes of a step that may be held in memory to see the borders of its calls."""
+MOST_PROBES = 4
+CLOSE = 1e-3
+"""How near to what arrived at the outputs backward must lead when it is run again, relative."""
+MOST_LOST = 0.05
+"""Share of tensors that may have another shape or dtype when the step is run again."""
 DIFFERENCES = 4.0
 """How much larger a loss's gradient is relative to its inputs, where it takes differences of them."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -40,8 +47,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 class Samples:
     """An observer that keeps some elements of everything, and passes everything on."""
 
-    def __init__(self, inner: Observer | None = None, base: Samples | None = None) -> None:
-        self._inner = inner
+    def __init__(self, inner: Observer | None = None, base: Samples | None = None, *, kept: bool = True) -> None:
+        self._inner, self._kept = inner, kept
         self._base = base
         """Where given, gaps to these are taken, and nothing is kept."""
         self.tensors: dict[int, Array] = {}
@@ -61,7 +68,7 @@ class Samples:
                 known = self._base.tensors.get(slot.tensor)
                 if known is not None and slot.tensor not in self.gaps:
                     self.gaps[slot.tensor] = _gap(known, sampled(slot.value))
-            elif slot.tensor not in self.tensors:
+            elif self._kept and slot.tensor not in self.tensors:
                 self.tensors[slot.tensor] = sampled(slot.value)
                 self.nbytes += 4 * math.prod(slot.value.shape)
         if self._inner is not None:
@@ -69,7 +76,8 @@ class Samples:
 
     def on_gradient(self, tensor: int, gradient: Value) -> None:
         if self._base is None:
-            self.gradients[tensor] = sampled(gradient)
+            if self._kept:
+                self.gradients[tensor] = sampled(gradient)
         elif tensor in self._base.gradients:
             self.gradient_gaps[tensor] = _gap(self._base.gradients[tensor], sampled(gradient))
         if self._inner is not None:
@@ -107,6 +115,7 @@ class Rehearsal:
             tuple(map_leaves(arg, self._copied) for arg in args),
             {name: map_leaves(arg, self._copied) for name, arg in kwargs.items()},
         )
+        self._followed = adapter.grad_enabled()
         self._drawn = random_state(adapter)
         self._buffers = saved_buffers(live)
         self._weights: dict[str, Any] = {}
@@ -133,13 +142,77 @@ class Rehearsal:
             {name: map_leaves(arg, self._copied) for name, arg in self._arguments.kwargs.items()},
         )
 
+    def find_start(self, step: int) -> None:
+        """What backward began with, from what arrived at the outputs: one that the model goes on to use gets more than
+        the loss sends. Taking off what others pass on leads there, in as many runs as outputs follow from each other.
+        Where it does not, backward is not run again."""
+        arrived = dict(self.gradients)
+        if len(arrived) < 2:
+            return
+        with self._prepared(step) as session:
+            for _ in range(min(len(arrived), MOST_PROBES) + 1):
+                try:
+                    found = self._probe(session, step)
+                except Exception:  # the model's own
+                    break
+                over = {name: found[name] - arrived[name] if name in found else -arrived[name] for name in arrived}
+                if all(rms(over[name]) <= CLOSE * rms(arrived[name]) for name in arrived):
+                    return
+                for name, array in over.items():
+                    rest = self.gradients[name] - array
+                    self.gradients[name] = rest if rms(rest) > CLOSE * rms(arrived[name]) else np.zeros_like(rest)
+        self.gradients = {}
+
+    def _probe(self, session: Session, step: int) -> dict[str, Array]:
+        """What arrives at the outputs when backward starts from what is believed now."""
+        adapter, found = self._live.adapter, dict[str, Array]()
+        start = self._loss(True)
+        assert start is not None
+
+        def loss(output: Any) -> Any:
+            for name, tensor in adapter.flatten(output):
+                if name in self.gradients:
+                    adapter.on_gradient(tensor, partial(_keep, adapter, found, name))
+            return start(output)
+
+        with session.again():
+            session.run(step, self.arguments(), loss_fn=loss, backward=True, observer=_Nobody())
+        return found
+
     def noise(self, step: int, seen: Samples, drift: Mapping[str, float], *, backward: bool) -> Noise | None:
-        """How far rounding moves everything in this step; None where the model refuses to run again."""
+        """How far rounding moves everything in this step; None where the model refuses to run again, or does something
+        else then."""
         with self._prepared(step) as session:
             try:
-                return self._noise(session, step, seen, drift, backward)
+                found = self._noise(session, step, seen, drift, backward)
+                return found if self._repeats(session, step, seen, found) else None
             except Exception:  # the model's own: it ran through on what it was really given
                 return None
+
+    def _repeats(self, session: Session, step: int, seen: Samples, found: Noise) -> bool:
+        """Whether the step, run again, is the step that was seen: not under another precision than the user chose, and
+        with no memory of having run. The model is asked only where shaking moves an output further than rounding."""
+        lost = sum(not math.isfinite(gap) for gap in found.tensors.values())
+        if lost > MOST_LOST * len(seen.tensors):
+            return False
+        moved = self._unbelievable(seen, found.tensors)
+        if not moved:
+            return True
+        meter = Samples(base=seen)
+        with session.again():
+            session.run(step, self.arguments(), loss_fn=None, backward=False, observer=meter)
+        return not self._unbelievable(seen, {tensor: meter.gaps.get(tensor, math.inf) for tensor in moved})
+
+    def _unbelievable(self, seen: Samples, gaps: Mapping[int, float]) -> list[int]:
+        """Outputs of the model that moved further than rounding would move them."""
+        found: list[int] = []
+        for slot in () if seen.root is None else seen.root.outputs:
+            sample = seen.tensors.get(slot.tensor)
+            if sample is None or slot.tensor not in gaps or not (spacing := spacing_of(sample.dtype)):
+                continue
+            if gaps[slot.tensor] > UNBELIEVABLE * spacing * rms(sample):
+                found.append(slot.tensor)
+        return found
 
     def _noise(self, session: Session, step: int, seen: Samples, drift: Mapping[str, float], backward: bool) -> Noise:
         live, adapter = self._live, self._live.adapter
@@ -193,6 +266,8 @@ class Rehearsal:
         """The model's weights are those of the step's beginning inside, and what they were afterwards."""
         live = self._live
         with ExitStack() as stack:
+            if not self._followed:
+                stack.enter_context(live.adapter.no_grad())
             for path, tensor in live.parameters().items() if self._weights else ():
                 held = live.adapter.swap_elements(tensor, live.adapter.clone(self._weights[path]))
                 stack.callback(live.adapter.swap_elements, tensor, held)
@@ -218,6 +293,22 @@ class Rehearsal:
             return adapter.mean_loss(list(followed.values()))
 
         return loss
+
+
+class _Nobody:
+    """An observer that lets everything go."""
+
+    def on_call(self, call: Call) -> None: ...
+
+    def on_tag(self, tag: Call) -> None: ...
+
+    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+
+    def before_write(self) -> None: ...
+
+
+def _keep(adapter: Adapter, found: dict[str, Array], name: str, gradient: Any) -> None:
+    found[name] = np.array(adapter.to_numpy(gradient))
 
 
 def _instead(gradient: Array, change: Callable[[Array], Array], _: Any) -> Array:

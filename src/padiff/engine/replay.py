@@ -94,10 +94,10 @@ class Replay:
             never,
         )
         comparisons = tuple(run.comparisons)
+        # Where nobody is to blame, what differs is a border that the two draw at different places.
+        shown = comparisons if faults else tuple(one for one in comparisons if one.agrees)
         located = Located(tuple(faults), comparisons, tuple(judged), pairs, unmatched, pairing.alike, scenes)
-        done = StepComparison(
-            raw.number, reference.trace, trace, pairs, (*comparisons, *judged), unmatched, pairing.alike
-        )
+        done = StepComparison(raw.number, reference.trace, trace, pairs, (*shown, *judged), unmatched, pairing.alike)
         return located, done
 
     def _forward(self, run: LocalRun, calls: tuple[Call, ...]) -> tuple[dict[tuple[int, int], See], dict[int, See]]:

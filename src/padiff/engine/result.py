@@ -40,6 +40,8 @@ class Result(PlainData):
     notes: tuple[str, ...] = ()
     coverage: dict[str, float] = field(default_factory=dict)
     """Share of raw's calls, outputs and parameters that were compared."""
+    replayed: int = 0
+    """How many of base's random draws (masks of dropout, noise, samples) raw was given in place of its own."""
 
     @property
     def divergence(self) -> Divergence | None:

@@ -22,6 +22,7 @@ from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.settings import optimizer_settings_of
 from padiff.records import Array, Noise, StepTrace, Value
+from padiff.report.progress import stages
 from padiff.store import Seen
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Running:
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._extra: dict[str, Any] = {}
         if sink is not None:
-            self._samples = Samples(sink)
+            self._samples = Samples(sink, kept=capture.calibrates)
             self._recorder = Recorder(self._live, gradients=self._adapter.grad_enabled(), observer=self._samples)
 
     @property
@@ -235,10 +236,20 @@ class Running:
         if rehearsal is None or self._rehearsed or self.sink is None:
             return
         self._rehearsed = True
+        with stages(self._capture.progress) as shown:
+            shown.now(f"calibrating step {self.number}")
+            self._calibrate(rehearsal)
+
+    def _calibrate(self, rehearsal: Rehearsal) -> None:
+        assert self.sink is not None
         for path, held in self._gradients.items():
             self._samples.parameters[path] = sampled(held)
+        rehearsal.find_start(self.number)
         backward, drift = bool(rehearsal.gradients), self._capture.drift
         self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
+        if self._noise is None:
+            self._extra["repeats"] = False
+            return
         if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
             found = rehearsal.reference(self.number, drift, backward=backward)
             if found is not None:

@@ -19,7 +19,7 @@ from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.frameworks.settings import settings_of, with_settings
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Comparison, Fault, Slot, StepTrace, Tolerance, Value, WeightPlan
+from padiff.records import Array, Call, Comparison, DrawGap, Fault, Slot, StepTrace, Tolerance, Value, WeightPlan
 from padiff.weights import build
 
 MOST_SIBLINGS = 8
@@ -48,6 +48,8 @@ class Scenes:
     base: Session
     run_again: Callable[[Callable[..., None], bool], None]
     """Run raw fed base's tensors once more, told what is compared; the second says whether backward is needed."""
+    draws: tuple[DrawGap, ...] = ()
+    """Random draws that do not correspond."""
     feeder: Callable[[bool], LocalRun] | None = None
     """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
 
@@ -136,6 +138,7 @@ class Scenes:
                 if slot.tensor in self.reference.arrivals
             },
             siblings=_siblings(job.base, base.node),
+            draws=tuple(gap for gap in self.draws if _concerns(gap, base.path, job.raw.tree.nodes[raw_node].path)),
             base_ties=_ties(job.base, base.node),
             raw_ties=_ties(job.raw, raw_node),
         )
@@ -236,6 +239,14 @@ def run_again(
             raw.run(step, job.arguments()[1], loss_fn=job.losses[1], backward=backward, feeder=local, hooks=False)
 
     return run
+
+
+def _concerns(gap: DrawGap, base: str, raw: str) -> bool:
+    """Whether the draws are of this module's own code, or of a child of it."""
+    sides = ((gap.base, gap.base_path, base), (gap.raw, gap.raw_path, raw))
+    return any(
+        drawn and path in (place, f"{place}.{path.rpartition('.')[2]}".lstrip(".")) for drawn, path, place in sides
+    )
 
 
 def agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -69,10 +69,12 @@ class SideBySide:
         """Both models call the same leaves: what differs in the small is a difference."""
         self._twins = twins
         """Both models name their tensors alike."""
-        self._partners = Partners(pairing, base_tree, tolerance, self._same)
+        self._partners = Partners(pairing, base_tree, tolerance)
         self._lone_outputs: list[tuple[str, Comparison]] = []
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
+        self.wait_for: Callable[[Collection[int], Collection[int]], None] | None = None
+        """Where both backward passes run side by side: has base's run until it made the gradients asked for."""
         self._gradient_scale = 0.0
         self._gallery = Gallery()
         self._queue: list[tuple[tuple[int, int], tuple[Array, Array] | None, Role, Call, Call, Slot, Slot]] = []
@@ -89,7 +91,7 @@ class SideBySide:
         self._values: dict[int, Value] = {}
         self._uses: Counter[int] = Counter()
         """Base tensor to the number of slots in which it has not been met yet."""
-        self._ops = OpsBeside(base.step, self._allowed)
+        self._ops = OpsBeside(base.step)
         self._tags_met: set[tuple[str, int]] = set()
         for call in base.calls:
             for slot in (*call.inputs, *call.outputs):
@@ -109,14 +111,18 @@ class SideBySide:
         finished = self._partners.finishes(call)
         if finished is not None:
             self._drop_outputs({finished.index})
-        base = self._partners.of(call)
+            for slot in finished.outputs:  # nor is its gradient: it has another place in base, which is met now
+                met = self._places.get(slot.tensor)
+                if met is not None and met.met.raw_call == finished.index and met.met.role == "output":
+                    del self._places[slot.tensor]
+        base = self._partners.of(call, self._same)
         if base is None:
             return
         self._pairs.append((base, call))
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
         if call.ops or base.ops:
-            self._ops.compare(base, call)
+            self._ops.compare(base, call, self._allowed)
         for done in self._pairing.dealt_with(call):
             for slot in (*done.inputs, *done.outputs, *(made for op in done.ops for made in op.outputs)):
                 self._used(slot.tensor)
@@ -197,8 +203,10 @@ class SideBySide:
             self._settle()
         place = self._places.get(tensor)
         if place is None:
-            self._ops.on_gradient(tensor, gradient, self._base.gradients)
+            self._ops.on_gradient(tensor, gradient, self._base.gradients, self._allowed)
             return
+        if self.wait_for is not None and place.tracked:
+            self.wait_for(self._pairing.parts.get(place.base, (place.base,)), self._base.gradients)
         expected = self._base_gradient(place.base)
         if expected is not None:
             if not gradient.overwritten and not expected.overwritten:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 from padiff.align import CallPairing
 from padiff.capture.held import Held
-from padiff.capture.session import Session
+from padiff.capture.recorder import Observer
+from padiff.capture.session import Arguments, Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
@@ -17,7 +19,9 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
+from padiff.engine.lockstep import Lockstep
 from padiff.engine.ops_beside import named_by_ops, with_ops
+from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
@@ -33,6 +37,9 @@ from padiff.records import (
     Value,
     WeightPlan,
 )
+
+LARGE = 1 << 23
+"""Bytes of a model, or of what flows through it, from which on both backward passes take turns."""
 
 
 class Step:
@@ -51,8 +58,9 @@ class Step:
         twins: bool,
         drift: Mapping[str, float],
         keeping: Keeping,
+        randomness: Randomness,
     ) -> None:
-        self.keeping = keeping
+        self.keeping, self.randomness = keeping, randomness
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
@@ -114,10 +122,14 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        for side, (session, keeper) in enumerate(((base, self.keeping.base), (raw, self.keeping.raw))):
-            keeper.ran(session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=job.backward))
-            if side == 0 and _shared(job.base, job.raw):
-                session.clear_gradients()
+        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        self.keeping.base.ran(trace)
+        if _shared(job.base, job.raw):
+            base.clear_gradients()
+        found_trace = self.randomness.run_raw(
+            trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1)
+        )
+        self.keeping.raw.ran(found_trace)
         located = localise(
             job,
             self.plan,
@@ -173,6 +185,14 @@ class Step:
             )
         return replace(second, faults=faults, state=state)
 
+    def _run(self, side: int, arguments: Arguments, observer: Observer | None = None) -> StepTrace:
+        session, job = (self.base, self.raw)[side], self.job
+        return session.run(self.step, arguments, loss_fn=job.losses[side], backward=job.backward, observer=observer)
+
+    def _forward(self, side: int) -> StepTrace:
+        session, job = (self.base, self.raw)[side], self.job
+        return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
+
     def _second_look(self, done: StepComparison, job: Job | None = None) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
         job = job or self.job
@@ -198,11 +218,14 @@ class Step:
             return None
 
     def _side_by_side(self) -> StepComparison:
-        job, base, raw = self.job, self.base, self.raw
+        job, base = self.job, self.base
+        if self._may_run_in_turns():
+            done = self._in_lockstep()
+            if done is not None:
+                return done
         base_arguments, raw_arguments = job.arguments()
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
-        self.keeping.base.ran(base_trace)
+        base_trace = self.randomness.run_base(lambda: self._run(0, base_arguments), lambda: self._forward(0))
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
@@ -219,14 +242,75 @@ class Step:
             if self.noise is not None and differs_from_itself(
                 base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
             ):
+                if self.randomness.begins_to_listen():  # it may draw from a generator of its own
+                    base.rewind()
+                    return self._side_by_side()
                 self.doubts.append(
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"
                 )
-        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
-        watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        watcher = self._watcher(base_trace)
+        self.keeping.base.ran(base_trace)
         told = self.keeping.raw.beside(self.step, watcher)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=told)
+        raw_trace = self.randomness.run_raw(
+            base_trace.calls, lambda: self._run(1, raw_arguments, told), lambda: self._forward(1)
+        )
+        return self._finished(watcher, base_trace, raw_trace)
+
+    def _in_lockstep(self) -> StepComparison | None:
+        """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
+
+        None where base turns out to draw random numbers, which raw is to be given; it is then as before the step.
+        """
+        job, base, raw = self.job, self.base, self.raw
+        base_arguments, raw_arguments = job.arguments()
+        turns = Lockstep()
+        with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
+            first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
+            seen = first.forward()
+            if base.drew and self.randomness.begins_to_listen():
+                base.rewind()
+                return None
+            self.randomness.run_base(lambda: seen, lambda: seen)
+            watcher = self._watcher(seen)
+            told = self.keeping.raw.beside(self.step, watcher)
+            with raw.begun(self.step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=told) as second:
+                second.forward()
+                watcher.wait_for = turns.wait_for
+                base_trace, raw_trace = turns.run(first.backward, second.backward)
+        raw_trace = self.randomness.run_raw(seen.calls, lambda: raw_trace, lambda: self._forward(1))
+        return self._finished(watcher, base_trace, raw_trace)
+
+    def _may_run_in_turns(self) -> bool:
+        """Nobody asks for base's tensors before raw runs, and no parameter takes the gradients of both."""
+        job = self.job
+        return (
+            job.backward
+            and job.tolerance.mode != "auto"
+            and not job.ops
+            and self.randomness.quiet
+            and self._is_large()
+            and not self.keeping.base.writes
+            and all(live.adapter.may_pause(live.model) for live in (job.base, job.raw))
+            and not _shared(job.base, job.raw)
+        )
+
+    def _is_large(self) -> bool:
+        """Whether gradients that wait would be worth more than the changing over; a guess, before anything has run."""
+        base = self.job.base
+        weights = sum(math.prod(base.adapter.shape(one)) for one in base.parameters().values())
+        arguments = self.job.arguments()[0]
+        given = base.adapter.flatten((arguments.args, dict(arguments.kwargs)))
+        inputs = sum(math.prod(base.adapter.shape(tensor)) for _, tensor in given)
+        return 4 * max(weights, inputs * len(base.modules)) >= LARGE
+
+    def _watcher(self, base: StepTrace) -> SideBySide:
+        job = self.job
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
+        return SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+
+    def _finished(self, watcher: SideBySide, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
+        job = self.job
         self.keeping.raw.ran(raw_trace)
         done = watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)

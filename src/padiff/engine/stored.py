@@ -31,6 +31,19 @@ class StoredTensor:
         self.shape, self.dtype, self.value = spec.shape, spec.dtype, value
         self.frozen, self.absent = frozen, absent
 
+    # What people write to read a tensor, whatever framework they come from.
+
+    def numpy(self) -> Array:
+        return elements_of(self)
+
+    def detach(self) -> StoredTensor:
+        return self
+
+    cpu = clone = contiguous = detach
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(elements_of(self), dtype)
+
 
 class StoredModule:
     """A module of a dump."""
@@ -43,10 +56,16 @@ class StoredModule:
         self.children: list[tuple[str, StoredModule]] = []
 
     def __getattr__(self, name: str) -> Any:
-        """What the module was built with, under the names all frameworks share."""
-        settings = self.__dict__.get("settings", {})
+        """Its tensors and modules by name, for functions that fill a module from it; and what it was built with, under
+        the names all frameworks share."""
+        own = self.__dict__
+        for named in ("parameters", "buffers", "children"):
+            for known, thing in own.get(named, ()):
+                if known == name:
+                    return thing
+        settings = own.get("settings", {})
         if name not in settings:
-            raise AttributeError(name)
+            raise AttributeError(f"the dump knows of no {name!r} of this module")
         return settings[name]
 
 
@@ -90,19 +109,23 @@ class StoredAdapter:
         return not tensor.frozen
 
     def to_numpy(self, tensor: StoredTensor) -> Array:
-        """The elements. Of a dump that holds none, numbers that are equal where the tensors are, for telling them
-        apart and nothing else."""
-        value = tensor.value
-        if isinstance(value, StoredValue) and value.whole:
-            return value.numpy()
-        if isinstance(value, StoredValue):
-            seed = value.statistics().sample if value.kind == "stats" else bytes.fromhex(value.digest())
-            return np.resize(np.array(list(seed) or [0.0]), tensor.shape).astype(np.float32)
-        if value is not None and not isinstance(value, LostValue):
-            return value.numpy()
-        if tensor.absent:  # of a module that was not to be dumped
-            return np.broadcast_to(np.zeros((), np.float32), tensor.shape)
-        raise DumpError(f"the dump does not hold the weights of its model ({tensor.dtype}{list(tensor.shape)})")
+        return elements_of(tensor)
+
+
+def elements_of(tensor: StoredTensor) -> Array:
+    """The elements. Of a dump that holds none, numbers that are equal where the tensors are, for telling them apart and
+    nothing else."""
+    value = tensor.value
+    if isinstance(value, StoredValue) and value.whole:
+        return value.numpy()
+    if isinstance(value, StoredValue):
+        seed = value.statistics().sample if value.kind == "stats" else bytes.fromhex(value.digest())
+        return np.resize(np.array(list(seed) or [0.0]), tensor.shape).astype(np.float32)
+    if value is not None and not isinstance(value, LostValue):
+        return value.numpy()
+    if tensor.absent:  # of a module that was not to be dumped
+        return np.broadcast_to(np.zeros((), np.float32), tensor.shape)
+    raise DumpError(f"the dump does not hold the weights of its model ({tensor.dtype}{list(tensor.shape)})")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ decided by the watchers of the thread that calls it.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -122,9 +123,10 @@ def _every_op() -> list[Place]:
         known: dict[int, Any] = {}
         for name, now in list(vars(paddle._C_ops).items()):
             op = _original(paddle._C_ops, name, now)
-            if isinstance(op, BuiltinFunctionType):
+            compiled = inspect.unwrap(op) if callable(op) else op  # somebody may listen to what it draws
+            if isinstance(compiled, BuiltinFunctionType):
                 found.append((paddle._C_ops, name, op))
-                known[id(op)] = known[id(_replacement(op, _label(op, name)))] = op
+                known[id(compiled)] = known[id(_replacement(compiled, _label(compiled, name)))] = compiled
         for module_name, module in list(sys.modules.items()):
             if module is None or module is paddle._C_ops or "libpaddle" in module_name:
                 continue

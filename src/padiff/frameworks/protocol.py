@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, Protocol
 
+from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.records import Array
 
@@ -153,6 +154,13 @@ class Adapter(Protocol):
         """Inside, ``read`` is called with tensors as ops, or modules' own code, take them up."""
         ...
 
+    # What a model draws. An adapter may leave this out: both models draw for themselves then.
+
+    def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
+        """Inside, ``dice`` is told of all random numbers as they are drawn in this thread, and of uniform ones being
+        held against a bound; what it returns takes their place. The generators move as if nobody listened."""
+        ...
+
     # Ops. An adapter may leave these out: then modules are all that is seen.
 
     def watch_ops(
@@ -209,6 +217,11 @@ class Adapter(Protocol):
 
     def backward(self, loss: Any) -> None: ...
 
+    def may_pause(self, model: Any) -> bool:
+        """Whether backward of the model may run in a thread of its own, and be held up there in the middle while
+        another backward runs: no device does the work, and nothing is set that holds for the caller's thread only."""
+        ...
+
     def gradient(self, parameter: Any) -> Any | None: ...
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None: ...
@@ -228,6 +241,10 @@ class Adapter(Protocol):
     def random_state(self) -> Any: ...
 
     def restore_random_state(self, state: Any) -> None: ...
+
+    def random_key(self, state: Any) -> Any:
+        """Something that is equal for equal states; may be left out, and nobody is told then that a model drew."""
+        ...
 
     def is_training(self, module: Any) -> bool: ...
 

@@ -18,9 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_ops
+from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
+from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
@@ -207,6 +209,9 @@ class TorchAdapter:
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _ReadWatch(read)
 
+    def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
+        return watching(dice, self.to_numpy, self.to_native)
+
     def watch_ops(
         self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
     ) -> AbstractContextManager[None]:
@@ -275,6 +280,14 @@ class TorchAdapter:
     def backward(self, loss: Any) -> None:
         loss.backward()
 
+    def may_pause(self, model: Any) -> bool:
+        here_only = (
+            any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._len_torch_function_stack()
+        )
+        return not here_only and all(parameter.device.type == "cpu" for parameter in model.parameters())
+
     def gradient(self, parameter: Any) -> Any | None:
         return parameter.grad
 
@@ -309,6 +322,10 @@ class TorchAdapter:
         torch.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
+
+    def random_key(self, state: Any) -> Any:
+        cpu, cuda = state
+        return [one.numpy().tobytes() for one in (cpu, *(cuda or ()))]
 
     def is_training(self, module: Any) -> bool:
         return bool(module.training)

@@ -76,24 +76,34 @@ def join(path: str, name: str) -> str:
 
 def module_tree(adapter: Adapter, model: Any, name: str | None = None) -> LiveTree:
     """Read the modules of ``model`` in definition order; one under two paths appears under both."""
-    nodes: list[ModuleNode] = []
-    modules: list[Any] = []
+    found: list[tuple[ModuleNode, Any]] = []
+    _visit(adapter, model, "", -1, frozenset(), found)
+    tree = ModuleTree(
+        adapter.name, name or type(model).__name__, tuple(node for node, _ in found), environment_of(adapter, model)
+    )
+    return LiveTree(adapter, model, tree, tuple(module for _, module in found))
 
-    def visit(module: Any, path: str, parent: int, above: frozenset[int]) -> int:
-        index = len(nodes)
-        nodes.append(_node(adapter, module, index, path, parent))
-        modules.append(module)
-        children = tuple(
-            visit(child, join(path, child_name), index, above | {id(module)})
-            for child_name, child in adapter.children(module)
-            if id(child) not in above and child is not module
-        )
-        object.__setattr__(nodes[index], "children", children)
-        return index
 
-    visit(model, "", -1, frozenset())
-    tree = ModuleTree(adapter.name, name or type(model).__name__, tuple(nodes), environment_of(adapter, model))
-    return LiveTree(adapter, model, tree, tuple(modules))
+def _visit(
+    adapter: Adapter,
+    module: Any,
+    path: str,
+    parent: int,
+    above: frozenset[int],
+    found: list[tuple[ModuleNode, Any]],
+) -> int:
+    """Add a module and all below it; returns its number. A function within a function that calls itself would be a
+    cycle, and keep the model alive until Python's collector comes by."""
+    index = len(found)
+    node = _node(adapter, module, index, path, parent)
+    found.append((node, module))
+    children = tuple(
+        _visit(adapter, child, join(path, child_name), index, above | {id(module)}, found)
+        for child_name, child in adapter.children(module)
+        if id(child) not in above and child is not module
+    )
+    object.__setattr__(node, "children", children)
+    return index
 
 
 def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> ModuleNode:

@@ -11,6 +11,7 @@ from padiff.records.comparisons import (
     Tolerance,
 )
 from padiff.records.divergences import Cause, Divergence, Fault, OpPair
+from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
 from padiff.records.plain import PlainData
 from padiff.records.traces import FIRST_OP, Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
@@ -27,6 +28,8 @@ __all__ = [
     "Choice",
     "Comparison",
     "Divergence",
+    "Draw",
+    "DrawGap",
     "Fault",
     "Frame",
     "Group",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from padiff.records.draws import Draw
 from padiff.records.plain import PlainData
 from padiff.records.values import Value
 
@@ -100,6 +101,8 @@ class StepTrace(PlainData):
     parameter_gradients: Mapping[str, Value | None]
     """Parameter path to gradient; None where backward reached the parameter not at all."""
     ran_backward: bool = False
+    draws: tuple[Draw, ...] = ()
+    """Random numbers in the order in which they were drawn, where somebody listened."""
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,9 @@ class MinigradAdapter:
     def backward(self, loss: Any) -> None:
         loss.backward()
 
+    def may_pause(self, model: Any) -> bool:
+        return True
+
     def gradient(self, parameter: Any) -> Any:
         return None if parameter.grad is None else minigrad.Tensor(parameter.grad)
 

@@ -32,6 +32,7 @@ Finder = Callable[[Trial], Iterator[Cause]]
 FIRST: tuple[Finder, ...] = (
     randomness.nondeterminism,
     settings.by_settings,
+    randomness.drawn_otherwise,
     numerics.nan_origin,
     numerics.nan_from_mask,
 )

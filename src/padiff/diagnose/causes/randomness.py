@@ -17,6 +17,19 @@ def nondeterminism(trial: Trial) -> Iterator[Cause]:
         yield Cause("nondeterminism", "base's module returns something else when it runs again on the same inputs", 1.0)
 
 
+def drawn_otherwise(trial: Trial) -> Iterator[Cause]:
+    """The two sides draw different things here, or one of them nothing: heard when they ran, not told by any number."""
+    for gap in trial.scene.draws:
+        base, raw = gap.keeps
+        if gap.reason == "parameters" and base is not None and raw is not None:
+            text = f"base drops {1 - base:.6g} of the values and raw {1 - raw:.6g}"
+            tested = trial.same_shape and trial.finite and trial.repairs(trial.found * (raw / base))
+            told = f"{text}; scaled as base scales, the outputs agree" if tested else text
+            yield Cause("dropout", told, 0.965 if tested else 0.9, tested)
+        else:
+            yield Cause("dropout" if gap.masked else "random draws", str(gap), 0.93, tested=False)
+
+
 def dropout(trial: Trial) -> Iterator[Cause]:
     """Zeros in one tensor where the other has values, and one factor everywhere else."""
     expected, found = trial.expected, trial.found

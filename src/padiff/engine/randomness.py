@@ -1,0 +1,125 @@
+"""Base's random draws, listened to and replayed: in raw, and in base whenever it runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from padiff.align import CallPairing
+from padiff.capture.draws import Listener
+from padiff.capture.replay import Replay, itself
+from padiff.capture.session import Session
+from padiff.engine.job import Job
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Call, DrawGap, ModulePairs, StepTrace
+
+SHARES = ("p", "dropout", "dropout_p", "drop_prob", "dropout_rate", "drop_rate")
+"""Where modules keep how much they drop."""
+MOST_TOLD = 4
+
+Run = Callable[[], StepTrace]
+
+
+class Randomness:
+    """Sees to it that both models draw the same, step by step.
+
+    Listening costs something for every op, so nobody listens to a model that does not look as if it drew. If its
+    generator has moved nevertheless, it runs once more with somebody listening.
+    """
+
+    def __init__(self, job: Job, modules: ModulePairs, base: Session, raw: Session, *, twins: bool) -> None:
+        self._job, self._modules, self._base, self._raw, self._twins = job, modules, base, raw, twins
+        self._replays = job.randomness == "replay"
+        self._draws = {session.side: self._replays and looks_random(session.live) for session in (base, raw)}
+        self.gaps: tuple[DrawGap, ...] = ()
+        """Where the draws of the last step do not correspond."""
+        self.replayed = 0
+        """How many of base's draws raw was given, in all steps."""
+
+    def run_base(self, run: Run, again: Run) -> StepTrace:
+        """Base's first run of a step; ``again`` is the same run without backward."""
+        if not self._replays:
+            return run()
+        base, raw = self._base, self._raw
+        base.listen = Listener if self._draws["base"] else None
+        trace = run()
+        log = base.listener
+        if log is None and base.drew:
+            self._draws["base"] = True
+            base.listen = Listener
+            with base.again():
+                again()
+            log = base.listener
+        base.listen = partial(itself, log) if log is not None and log.draws else None
+        raw.draw_like(base)
+        self._log = log or Listener()
+        heard = bool(self._log.draws or self._log.unseen or self._draws["raw"])
+        raw.listen = partial(self._beside, trace.calls) if heard else None
+        return trace
+
+    def run_raw(self, calls: Sequence[Call], run: Run, again: Run) -> StepTrace:
+        """Raw's first run of a step beside base's ``calls``."""
+        trace = run()
+        raw = self._raw
+        self.gaps = ()
+        if not self._replays:
+            return trace
+        if raw.listen is None and raw.drew:  # what it draws and base doesn't
+            self._draws["raw"] = True
+            raw.listen = partial(self._beside, calls)
+            with raw.again():
+                again()
+        if isinstance(raw.listener, Replay):
+            self.gaps = raw.listener.gaps()
+            self.replayed += raw.listener.replayed
+        return trace
+
+    @property
+    def quiet(self) -> bool:
+        """Nobody listens, as things look."""
+        return not (self._draws["base"] or self._draws["raw"])
+
+    def begins_to_listen(self) -> bool:
+        """Whether base has not been listened to so far, and will be from now on."""
+        begins = self._replays and not self._draws["base"]
+        self._draws["base"] = self._replays
+        return begins
+
+    def notes(self) -> list[str]:
+        """What the user should know of it."""
+        told = [gap for gap in self.gaps if gap.masked or gap.reason != "parameters"]
+        found = [f"random draws don't correspond: {gap}" for gap in told[:MOST_TOLD]]
+        if len(told) > MOST_TOLD:
+            found.append(f"random draws don't correspond in {len(told) - MOST_TOLD} more places")
+        return found
+
+    def _beside(self, calls: Sequence[Call]) -> Replay:
+        """Anew for each run: how often a module was called is counted."""
+        job = self._job
+        pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, calls, twins=self._twins)
+        nodes = job.base.tree.nodes
+        dividing = [
+            call.index
+            for call in calls
+            if pairing.held(call)
+            # Built differently, modules that hold others end elsewhere: before a dropout here, after it there.
+            and (pairing.alike or not nodes[call.node].children or nodes[call.node].atomic)
+        ]
+        return Replay(self._log, partial(_partners, pairing), dividing)
+
+
+def _partners(pairing: CallPairing, call: Call) -> Sequence[Call]:
+    return pairing.together(call) or ()
+
+
+def looks_random(live: LiveTree) -> bool:
+    """Whether some module is there to drop something, and trains: a guess that saves a run."""
+    return any(
+        live.adapter.is_training(module) and any(_share(vars(module).get(name)) for name in SHARES)
+        for module in live.modules
+    )
+
+
+def _share(value: Any) -> bool:
+    return isinstance(value, float) and 0.0 < value < 1.0
