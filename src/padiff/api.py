@@ -79,6 +79,8 @@ def compare(
         plan = matching.plan
         if weights == "copy":
             if plan.problems:
+                if matching.raised is not None:
+                    raise matching.raised
                 problem = plan.problems[0]
                 places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
                 raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)

@@ -43,14 +43,25 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         say("inputs: each set holds tensors of the other model's framework, so the two are used swapped")
     matching = match(job, run=True)
     plan = matching.plan
+    if options.auto_init and plan.problems and matching.raised is not None:
+        raise matching.raised
     if not options.auto_init:
         say(roles_line(job.base, job.raw, "no weights were overwritten (auto_init is False)"))
         say_left_out(plan)
     elif not carry_out(job.base, job.raw, job.rules, plan):
         say("FAILED !!!")
         return False
-    result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
-    explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
+    own_loss = options.loss_fns is not None
+    try:
+        result = run_job(job, matching, copied=options.auto_init, on_step=_say_step)
+    except Exception as error:
+        half = getattr(error, "padiff_result", None)
+        if half is not None:  # the exception is the user's; what was found before it is for the log
+            _say_step(half.steps[-1])
+            explain(half, plan, whole=False, own_loss=own_loss)
+            say("FAILED !!!")
+        raise
+    explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=own_loss)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 

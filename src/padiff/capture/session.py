@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
@@ -37,6 +37,20 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
 
+Where = Literal["forward", "loss", "backward", "optimizer"]
+
+
+@dataclass
+class Stopped:
+    """An exception of the model's own code, or of what the user gave for it, and what was seen up to then."""
+
+    error: Exception
+    where: Where
+    path: str | None = None
+    """The innermost module it left; None where no module was running."""
+    trace: StepTrace | None = None
+
+
 class Session:
     """One model under capture, over as many steps as asked for."""
 
@@ -49,6 +63,8 @@ class Session:
         others."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
+        self.stopped: Stopped | None = None
+        """The last exception that ended a run half-way."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
@@ -77,6 +93,7 @@ class Session:
         """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
 
         A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded as well."""
+        self.stopped = None
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
         gradients = backward and self.live.adapter.grad_enabled()
@@ -88,8 +105,17 @@ class Session:
         try:
             running.forward()
             return running.backward()
+        except Exception as error:
+            stopped = self.stopped_by(error)
+            if stopped is not None:
+                stopped.trace = running.so_far()
+            raise
         finally:
             running.close()
+
+    def stopped_by(self, error: Exception) -> Stopped | None:
+        """What is known of an exception, where it ended a run of this model half-way."""
+        return self.stopped if self.stopped is not None and self.stopped.error is error else None
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -117,7 +143,7 @@ class Session:
 
     def optimize(self, step: int, optimizer: Any) -> None:
         """One optimizer step, gradients cleared; a callable does both itself."""
-        with self.explained(step, "in the optimizer"):
+        with self.explained(step, "optimizer", "in the optimizer"):
             if self.live.adapter.is_optimizer(optimizer):
                 self.live.adapter.step(optimizer)
             else:
@@ -148,13 +174,14 @@ class Session:
         return f"{self.side} model {self.live.tree.name} ({self.live.adapter.name})"
 
     @contextmanager
-    def explained(self, step: int, where: str) -> Iterator[None]:
+    def explained(self, step: int, where: Where, words: str) -> Iterator[None]:
         try:
             yield
         except ArgumentError:
             raise
         except Exception as error:
-            _note(error, f"padiff: raised by the {self.who()} {where}, step {step}")
+            self.stopped = Stopped(error, where)
+            note(error, f"padiff: raised by the {self.who()} {words}, step {step}")
             raise
 
 
@@ -178,14 +205,17 @@ class Step:
 
     def forward(self) -> None:
         """Run the model and its loss."""
-        session, adapter = self._session, self._session.live.adapter
+        session = self._session
         with spared_collector(), session.drawing(), self._recorder.attached(session.nodes):
             output = self._call()
             self._loss = self._loss_of(output)
-        held = None if self._loss is None else Held(adapter, self._loss)
-        calls = tuple(self._recorder.calls)
-        session.saw(calls)
-        self._trace = StepTrace(self._step, calls, self._recorder.gradients, held, {})
+        self._trace = self.so_far()
+        session.saw(self._trace.calls)
+
+    def so_far(self) -> StepTrace:
+        """What was seen up to now."""
+        held = None if self._loss is None else Held(self._session.live.adapter, self._loss)
+        return self._trace or StepTrace(self._step, tuple(self._recorder.calls), self._recorder.gradients, held, {})
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""
@@ -198,7 +228,7 @@ class Step:
         if ran:
             with (
                 spared_collector(),
-                self._session.explained(self._step, "in backward"),
+                self._session.explained(self._step, "backward", "in backward"),
                 self._recorder.taking_gradients(),
             ):
                 adapter.backward(loss)
@@ -219,8 +249,9 @@ class Step:
             return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
         except Exception as error:
             path = self._recorder.raised_in()
+            self._session.stopped = Stopped(error, "forward", path)
             where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
-            _note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
+            note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
             raise
 
     def _loss_of(self, output: Any) -> Any:
@@ -231,7 +262,7 @@ class Step:
             wanted = self._session.loss_outputs
             outputs = [tensor for name, tensor in floating(adapter, output) if wanted is None or name in wanted]
             return adapter.mean_loss(outputs) if outputs else None
-        with self._session.explained(self._step, "in the loss function"):
+        with self._session.explained(self._step, "loss", "in the loss function"):
             loss = self._loss_fn(output)
         if not adapter.is_tensor(loss):
             raise ArgumentError(
@@ -274,7 +305,8 @@ def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:
         ) from None
 
 
-def _note(error: BaseException, text: str) -> None:
+def note(error: BaseException, text: str) -> None:
+    """Have Python print a line below the traceback."""
     add_note = getattr(error, "add_note", None)  # Python 3.11 and later
     if add_note is not None:
         add_note(text)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from padiff.align import pair_modules
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
+from padiff.engine.interrupted import Told, hand_over, told_of
 from padiff.engine.job import Job
 from padiff.engine.matching import Matching, alike
 from padiff.engine.result import Result
@@ -45,7 +46,14 @@ def run_job(
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
             one = Step(job, plan, modules, base, raw, step, after, twins=matching.anchors is None, drift=drift)
-            done, found = one.run()
+            try:
+                done, found = one.run()
+            except Exception as error:
+                told = _told_of(one, error)
+                if told is not None:
+                    rest = job, plan if copied else None, plan, modules, [*steps, told[0]], told[1], notes, doubts
+                    hand_over(error, result_of(*rest, interruption=told[2]), told[2])
+                raise
             drift = one.drift
             notes += one.notes
             doubts += one.doubts
@@ -55,6 +63,14 @@ def run_job(
             if found:
                 break
     return result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
+
+
+def _told_of(step: Step, error: Exception) -> Told | None:
+    """Whatever goes wrong in telling, the user's own exception must come through."""
+    try:
+        return told_of(step, error)
+    except Exception:
+        return None
 
 
 def _watched(job: Job, modules: ModulePairs, side: str) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from padiff.records import (
     Comparison,
     Divergence,
+    Interruption,
     ModuleTree,
     PlainData,
     StepComparison,
@@ -40,6 +41,8 @@ class Result(PlainData):
     notes: tuple[str, ...] = ()
     coverage: dict[str, float] = field(default_factory=dict)
     """Share of raw's calls, outputs and parameters that were compared."""
+    interruption: Interruption | None = None
+    """The exception that ended the comparison early: such a result is what ``error.padiff_result`` holds."""
 
     @property
     def divergence(self) -> Divergence | None:

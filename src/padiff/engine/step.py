@@ -52,6 +52,10 @@ class Step:
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
         self.noise: Noise | None = None
+        self.watcher: SideBySide | None = None
+        """Holds raw beside base, from when base has run."""
+        self.done: StepComparison | None = None
+        """Forward and backward, compared; None until both have run."""
         self.notes: list[str] = []
         self.doubts: list[str] = []
         """What keeps the step from supporting a verdict."""
@@ -63,10 +67,10 @@ class Step:
         job, base, raw = self.job, self.base, self.raw
         if job.single_step is not None:
             return self._single_step(job.single_step)
-        done = self._side_by_side()
+        done = self.done = self._side_by_side()
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons):
-            second = self._second_look(done)
+            second = self.second_look(done)
             if second is not None:
                 located = explained_places(second)
                 done = replace(done, local=second.comparisons)
@@ -140,8 +144,11 @@ class Step:
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
         return done, found if first is None else [explained_state(first, done, self.after)]
 
-    def _second_look(self, done: StepComparison) -> Located | None:
-        """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
+    def second_look(self, done: StepComparison, *, half_way: bool = False) -> Located | None:
+        """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given).
+
+        ``half_way`` says that raw is known to raise: what it does until then counts.
+        """
         job = self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
@@ -156,6 +163,7 @@ class Step:
                 tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
                 drift=self.drift,
                 gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                half_way=half_way,
             )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -165,10 +173,9 @@ class Step:
             return None
 
     def _side_by_side(self) -> StepComparison:
-        job, base, raw = self.job, self.base, self.raw
-        base_arguments, raw_arguments = job.arguments()
+        job, base = self.job, self.base
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = base.run(self.step, base_arguments, loss_fn=job.losses[0], backward=job.backward)
+        base_trace = base.run(self.step, job.arguments()[0], loss_fn=job.losses[0], backward=job.backward)
         if _shared(job.base, job.raw):
             base_trace = _set_aside(job.base, base_trace)
         if job.tolerance.mode == "auto":
@@ -189,10 +196,9 @@ class Step:
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"
                 )
-        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base_trace.calls, twins=self.twins)
-        watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
-        raw_trace = raw.run(self.step, raw_arguments, loss_fn=job.losses[1], backward=job.backward, observer=watcher)
-        done = watcher.finish(raw_trace)
+        raw_trace = self.run_raw(base_trace, backward=job.backward)
+        assert self.watcher is not None
+        done = self.watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
@@ -200,6 +206,14 @@ class Step:
             gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
             found += state.tensors("gradient", "parameter", *gradients)
         return replace(done, comparisons=tuple(found))
+
+    def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
+        """Raw beside what base did."""
+        job = self.job
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
+        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        arguments = job.arguments()[1]
+        return self.raw.run(self.step, arguments, loss_fn=job.losses[1], backward=backward, observer=self.watcher)
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:

@@ -10,7 +10,7 @@ from padiff.records.comparisons import (
     StepComparison,
     Tolerance,
 )
-from padiff.records.divergences import Cause, Divergence, Fault
+from padiff.records.divergences import Cause, Divergence, Fault, Interruption
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
 from padiff.records.plain import PlainData
 from padiff.records.traces import Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
@@ -29,6 +29,7 @@ __all__ = [
     "Fault",
     "Frame",
     "Group",
+    "Interruption",
     "Mismatch",
     "ModuleNode",
     "ModulePairs",
