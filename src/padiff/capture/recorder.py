@@ -7,12 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from padiff.capture.held import Held
+from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
@@ -79,6 +80,15 @@ class Recorder:
         self._handles: list[Handle] = []
         self._raised: str | None = None
         self._taking = False
+        self._hooked: set[int] = set()
+        """Tensors whose gradient will be told."""
+        self._assumed: set[int] = set()
+        """Tensors of a checkpoint's first run, in which nothing is followed: the second one tells."""
+        self._followed: set[int] = set()
+        """Those of them that the second run followed."""
+        self._again = Recomputation()
+        self._repeating: list[tuple[Any, Call | None]] = []
+        """Calls of a second run that have begun and not ended, with the call they repeat."""
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
         self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
@@ -94,13 +104,43 @@ class Recorder:
             yield
 
     @contextmanager
-    def taking_gradients(self) -> Iterator[None]:
+    def taking_gradients(self, nodes: frozenset[int]) -> Iterator[None]:
         """Gradients count in here only: a forward or a loss may run backward passes of its own."""
-        self._taking = True
-        try:
-            yield
-        finally:
-            self._taking = False
+        attach = getattr(self._adapter, "attach_in_backward", None)
+        with ExitStack() as stack:
+            if attach is not None and self._repeats_matter():
+                self._again.starts(self.calls)
+                modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
+                for handle in attach(modules.values(), self._enter_again, self._leave_again, self._fail_again):
+                    stack.callback(handle.remove)
+            self._taking = True
+            try:
+                yield
+            finally:
+                self._taking = False
+
+    def _repeats_matter(self) -> bool:
+        """Whether anything is to be seen in a checkpoint's second run."""
+        return bool(self._assumed)
+
+    def seen(self) -> tuple[Call, ...]:
+        """All calls; once backward has run, with what is known now of the tensors that it followed."""
+        if not self._assumed:
+            return tuple(self.calls)
+        known = self._followed | (self._hooked - self._assumed)
+        return tuple(
+            replace(
+                call,
+                inputs=tuple(self._settled(slot, known) for slot in call.inputs),
+                outputs=tuple(self._settled(slot, known) for slot in call.outputs),
+            )
+            for call in self.calls
+        )
+
+    def _settled(self, slot: Slot, known: set[int]) -> Slot:
+        if slot.tensor not in self._assumed or slot.tracked == (slot.tensor in known):
+            return slot
+        return replace(slot, tracked=slot.tensor in known)
 
     def raised_in(self) -> str | None:
         """After an exception, the path of the innermost module it left; None when none had begun."""
@@ -128,6 +168,7 @@ class Recorder:
         inside = (opened.first_tensor, self._tensors)
         outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
         node = self._live.tree.nodes[opened.node]
+        self._remember(opened)
         call = Call(
             index=opened.index,
             parent=parent.index,
@@ -194,23 +235,41 @@ class Recorder:
     # --- tensors
 
     def _slots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Slot, ...]:
-        slots: list[Slot] = []
+        return tuple(self._slot(name, tensor) for name, tensor in self._given_tensors(args, kwargs))
+
+    def _given_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """The tensors among the arguments of a call, with their places."""
+        found: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = [(str(place), value) for place, value in enumerate(args)]
         if kwargs:
             named.extend(kwargs.items())
         for name, value in named:
             if self._adapter.is_tensor(value):
-                slots.append(self._slot(name, value))
+                found.append((name, value))
             elif not isinstance(value, _PLAIN):
-                slots.extend(self._slot(f"{name}.{inner}", t) for inner, t in self._adapter.flatten(value))
-        return tuple(slots)
+                found.extend((f"{name}.{inner}", t) for inner, t in self._adapter.flatten(value))
+        return found
 
     def _slot(self, name: str, tensor: Any) -> Slot:
         key = (id(tensor), self._adapter.version(tensor))
         known = self._known.get(key)
         if known is None:
             known = self._first_sight(key, tensor)
-        return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
+        tracked = self._want_gradients and self._adapter.requires_grad(tensor)
+        if tracked:
+            if known[0] not in self._hooked:
+                self._hook(known[0], tensor)
+        elif self._want_gradients and self._suspended() and self._floating(tensor):
+            self._assumed.add(known[0])
+            tracked = True
+        return Slot(name, known[0], known[1], tracked)
+
+    def _suspended(self) -> bool:
+        """Whether this is a checkpoint's first run, in which nothing is followed."""
+        return not self._adapter.grad_enabled() and in_custom_function(_BOUNDARY)
+
+    def _floating(self, tensor: Any) -> bool:
+        return self._adapter.dtype(tensor).startswith(("float", "bfloat"))
 
     def _first_sight(self, key: tuple[int, int], tensor: Any) -> tuple[int, Held]:
         held = Held(self._adapter, tensor)
@@ -219,11 +278,57 @@ class Recorder:
         self._known[key] = (number, held)
         self._unindexed.append((key, held))
         self._open[-1].owned.append((key, held))
-        if self._hooks:
-            handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
-            if handle is not None:
-                self._handles.append(handle)
         return number, held
+
+    def _hook(self, number: int, tensor: Any) -> None:
+        """Have the gradient of a tensor told, once."""
+        self._hooked.add(number)
+        handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number)) if self._hooks else None
+        if handle is not None:
+            self._handles.append(handle)
+
+    # --- a checkpoint's second run
+
+    def _remember(self, opened: _Open) -> None:
+        if opened.inputs and self._repeats_matter():
+            value = opened.inputs[0].value
+            self._again.remember(opened.index, opened.node, value.storage() if isinstance(value, Held) else None)
+
+    def _enter_again(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = [tensor for _, tensor in self._given_tensors(args, kwargs)]
+        storage = self._adapter.storage(given[0]) if given else None
+        call = self._again.repeated(self._node_of[id(module)], storage)
+        self._repeating.append((module, call))
+        if call is not None:
+            self._repeated(call.inputs, given)
+
+    def _leave_again(self, module: Any, output: Any) -> Any:
+        call = self._ends_again(module)
+        if call is not None:
+            self._repeated(call.outputs, [tensor for _, tensor in self._adapter.flatten(output)])
+        return None
+
+    def _fail_again(self, module: Any) -> None:
+        """A second run may be left as soon as it has made what is needed."""
+        self._ends_again(module)
+
+    def _ends_again(self, module: Any) -> Call | None:
+        while self._repeating:
+            begun, call = self._repeating.pop()
+            if begun is module:
+                if call is not None and not self._adapter.grad_enabled():
+                    self._again.not_followed(call)
+                return call
+        return None
+
+    def _repeated(self, slots: tuple[Slot, ...], tensors: list[Any]) -> None:
+        """Have the gradients told that the first run did not follow."""
+        for slot, tensor in zip(slots, tensors, strict=False):
+            if slot.tensor not in self._assumed or not self._adapter.requires_grad(tensor):
+                continue
+            self._followed.add(slot.tensor)
+            if slot.tensor not in self._hooked:
+                self._hook(slot.tensor, tensor)
 
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""

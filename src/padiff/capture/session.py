@@ -229,14 +229,14 @@ class Step:
             with (
                 spared_collector(),
                 self._session.explained(self._step, "backward", "in backward"),
-                self._recorder.taking_gradients(),
+                self._recorder.taking_gradients(self._session.nodes),
             ):
                 adapter.backward(loss)
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
             found[path] = None if gradient is None else Held(adapter, gradient)
-        return replace(self._trace, parameter_gradients=found, ran_backward=ran)
+        return replace(self._trace, calls=self._recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:
         self._loss = None

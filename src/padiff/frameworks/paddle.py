@@ -236,6 +236,8 @@ class PaddleAdapter:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
             yield module.register_forward_post_hook(after, always_call=True)
 
+    attach_in_backward = attach
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _watching(about_to_write)
 

@@ -129,6 +129,11 @@ class Adapter(Protocol):
         """Have ``enter`` and then ``leave`` or ``fail`` called around every call of the modules; yields handles."""
         ...
 
+    def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterable[Handle]:
+        """The same for calls that backward makes: the second forward of a checkpoint. An adapter of a framework that
+        has none may leave it out."""
+        ...
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...

@@ -166,8 +166,16 @@ class TorchAdapter:
     # --- running
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
+        return self._attached(modules, enter, leave, fail, in_backward=False)
+
+    def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
+        return self._attached(modules, enter, leave, fail, in_backward=True)
+
+    def _attached(
+        self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail, *, in_backward: bool
+    ) -> Iterator[Handle]:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if _recomputing():
+            if _recomputing() is not in_backward:
                 return None
             with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
                 return enter(module, args, kwargs)
@@ -176,7 +184,7 @@ class TorchAdapter:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
                 return None
-            if _recomputing():
+            if _recomputing() is not in_backward:
                 return None
             with torch._C.DisableTorchFunction():
                 return leave(module, output)
