@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
-from padiff.compare.tolerance import as_tolerance, spacing
+from padiff.compare.tolerance import as_tolerance
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
 from padiff.engine.matching import match
 from padiff.engine.pipeline import copy_weights, run_job
 from padiff.engine.plan import Plan
 from padiff.engine.result import Result
+from padiff.engine.widths import with_widths
 from padiff.errors import ArgumentError, NotAvailableError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
@@ -65,10 +66,11 @@ def compare(
         optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
         steps=check_steps(steps),
         backward=phase == "both",
-        tolerance=_with_width(as_tolerance(tolerance), base_live, raw_live),
+        tolerance=as_tolerance(tolerance),
         rules=module_rules,
         weight_rules=weight_rules,
     )
+    job = with_widths(job)
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
     if job.steps > 1 and job.optimizers is None:
@@ -90,19 +92,6 @@ def compare(
         return run_job(
             job, matching, copied=weights == "copy", on_step=lambda done: shown.done(done.step + 1, job.steps)
         )
-
-
-def _with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
-    """Models whose parameters have different floating dtypes throughout are meant to: the narrower one counts."""
-    if tolerance.mode != "auto":
-        return tolerance
-    dtypes = []
-    for live in (base, raw):
-        found = {live.adapter.dtype(parameter) for parameter in live.parameters().values()}
-        dtypes.append({dtype for dtype in found if dtype.startswith(("float", "bfloat"))})
-    if len(dtypes[0]) != 1 or len(dtypes[1]) != 1 or dtypes[0] == dtypes[1]:
-        return tolerance
-    return replace(tolerance, narrow=max(spacing(dtype) for one in dtypes for dtype in one))
 
 
 def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
@@ -176,6 +165,7 @@ def plan_weights(
     if inputs is not None:
         for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
             check_arguments(live, side, arguments)
+    job = with_widths(job)
     return Plan(job, match(job, run=inputs is not None))
 
 

@@ -16,6 +16,7 @@ from padiff.engine.inputs import fresh_arguments, pair_of_dicts
 from padiff.engine.job import Job
 from padiff.engine.matching import match
 from padiff.engine.pipeline import run_job
+from padiff.engine.widths import with_widths
 from padiff.records import StepComparison
 
 COMPARED = {
@@ -90,7 +91,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
-    return job, swapped
+    return with_widths(job), swapped
 
 
 def _say_options(options: Options) -> None:

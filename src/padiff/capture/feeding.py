@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from padiff.capture.held import Held
 from padiff.capture.recorder import Recorder
+from padiff.capture.scaling import Unscaled, unscaled
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Slot, Value
@@ -154,7 +155,10 @@ class FeedingRecorder(Recorder):
         return found
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
-        return see(Held(self._adapter, gradient)) if self._taking else None
+        if not self._taking:
+            return None
+        other = see(unscaled(Held(self._adapter, gradient), self.scale))
+        return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
 
     def _begun(self) -> Call:
         opened = self._open[-1]
@@ -207,7 +211,7 @@ class Witness:
 
 
 def _kept(gradient: Value) -> Value:
-    if isinstance(gradient, Held):
+    if isinstance(gradient, (Held, Unscaled)):
         gradient.secure()
     return gradient
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from padiff.capture.held import Held
 from padiff.capture.recomputing import Recomputation, in_custom_function
+from padiff.capture.scaling import unscaled
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
@@ -63,7 +64,9 @@ class Recorder:
         hooks: bool = True,
     ) -> None:
         self.calls: list[Call] = []
-        self.gradients: dict[int, Held] = {}
+        self.gradients: dict[int, Value] = {}
+        self.scale = 1.0
+        """By what the loss was multiplied for mixed precision."""
         self._live = live
         self._adapter: Adapter = live.adapter
         self._node_of = live.node_of()
@@ -80,6 +83,9 @@ class Recorder:
         self._handles: list[Handle] = []
         self._raised: str | None = None
         self._taking = False
+        self.autocast: str | None = None
+        """The dtype that ops were computed in somewhere, narrower than their tensors'."""
+        self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
         self._hooked: set[int] = set()
         """Tensors whose gradient will be told."""
         self._assumed: set[int] = set()
@@ -152,6 +158,8 @@ class Recorder:
         if not self._mine():
             return
         node = self._node_of[id(module)]
+        if self.autocast is None:
+            self.autocast = self._autocast_dtype()
         inputs = self._slots(args, kwargs)
         stack = self._user_stack()
         opened = _Open(self._entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
@@ -222,11 +230,11 @@ class Recorder:
     def _on_gradient(self, number: int, gradient: Any) -> None:
         if not self._taking:
             return
-        held = Held(self._adapter, gradient)
+        value = unscaled(Held(self._adapter, gradient), self.scale)
         if self._observer is not None:
-            self._observer.on_gradient(number, held)
+            self._observer.on_gradient(number, value)
         else:
-            self.gradients[number] = held
+            self.gradients[number] = value
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""
@@ -368,6 +376,10 @@ class Recorder:
             known = not foreign or filename.startswith(_DEMO_FOLDER)
             self._user_code[filename] = known
         return known
+
+
+def _nothing() -> None:
+    return None
 
 
 def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

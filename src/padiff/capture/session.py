@@ -11,6 +11,7 @@ from typing import Any, Literal
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
 from padiff.capture.recorder import Observer, Recorder, call_model
+from padiff.capture.scaling import Unscaled, unscaled
 from padiff.capture.state import (
     SavedBuffers,
     preserved,
@@ -61,6 +62,10 @@ class Session:
         self.loss_outputs: frozenset[str] | None = None
         """Places of the outputs that the default loss is the mean of; None for all. Set where the models return
         others."""
+        self.autocast: str | None = None
+        """The dtype that the last run computed in somewhere, narrower than its tensors'."""
+        self.scale = 1.0
+        """By what the last loss was multiplied for mixed precision."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self.stopped: Stopped | None = None
@@ -111,6 +116,7 @@ class Session:
                 stopped.trace = running.so_far()
             raise
         finally:
+            self.autocast = recorder.autocast
             running.close()
 
     def stopped_by(self, error: Exception) -> Stopped | None:
@@ -124,12 +130,14 @@ class Session:
         Afterwards they are as it left them, and so are the gradients."""
         with preserved(self.live, buffers=True):
             drawn, seen = self._randomness, self._calls
+            before = self._drawn_before, self._buffers_before  # what runs inside may start from something else
             self._randomness = self._drawn_before
             put_back(self.live, self._buffers_before)
             try:
                 yield
             finally:
                 self._randomness, self._calls = drawn, seen
+                self._drawn_before, self._buffers_before = before
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -214,7 +222,8 @@ class Step:
 
     def so_far(self) -> StepTrace:
         """What was seen up to now."""
-        held = None if self._loss is None else Held(self._session.live.adapter, self._loss)
+        adapter, scale = self._session.live.adapter, self._recorder.scale
+        held = None if self._loss is None else unscaled(Held(adapter, self._loss), scale)
         return self._trace or StepTrace(self._step, tuple(self._recorder.calls), self._recorder.gradients, held, {})
 
     def backward(self) -> StepTrace:
@@ -235,13 +244,13 @@ class Step:
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else Held(adapter, gradient)
+            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self._recorder.scale)
         return replace(self._trace, calls=self._recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:
         self._loss = None
         self._recorder.close()
-        if self._trace is not None and isinstance(self._trace.loss, Held):
+        if self._trace is not None and isinstance(self._trace.loss, (Held, Unscaled)):
             self._trace.loss.detach()
 
     def _call(self) -> Any:
@@ -262,7 +271,7 @@ class Step:
             wanted = self._session.loss_outputs
             outputs = [tensor for name, tensor in floating(adapter, output) if wanted is None or name in wanted]
             return adapter.mean_loss(outputs) if outputs else None
-        with self._session.explained(self._step, "loss", "in the loss function"):
+        with self._session.explained(self._step, "loss", "in the loss function"), self._watching_scales():
             loss = self._loss_fn(output)
         if not adapter.is_tensor(loss):
             raise ArgumentError(
@@ -277,6 +286,21 @@ class Step:
                 "reduce it, e.g. with .mean()",
             )
         return loss
+
+    @contextmanager
+    def _watching_scales(self) -> Iterator[None]:
+        """A gradient scaler may multiply the loss: its factor is taken out of everything that is compared."""
+        watch = getattr(self._session.live.adapter, "watch_scaling", None)
+        self._session.scale = 1.0
+        if watch is None:
+            yield
+            return
+
+        def scaled(factor: float) -> None:
+            self._session.scale = self._recorder.scale = factor
+
+        with watch(scaled):
+            yield
 
 
 def floating(adapter: Adapter, output: Any) -> list[tuple[str, Any]]:

@@ -72,7 +72,7 @@ def _both_again(step: Step) -> StepTrace | None:
 
 def _places(step: Step, done: StepComparison, *, again: bool) -> list[Divergence]:
     """Where it starts to differ: by feeding raw up to where it raises, where base runs through."""
-    if not wants_second_look(done.comparisons):
+    if not wants_second_look(done.comparisons, step.job.tolerance):
         return []
     second = step.second_look(done, half_way=True) if again else None
     if second is not None:

@@ -54,7 +54,7 @@ def run_job(
                     rest = job, plan if copied else None, plan, modules, [*steps, told[0]], told[1], notes, doubts
                     hand_over(error, result_of(*rest, interruption=told[2]), told[2])
                 raise
-            drift = one.drift
+            job, drift = one.job, one.drift
             notes += one.notes
             doubts += one.doubts
             steps.append(done)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from padiff.align import CallPairing
 from padiff.capture.held import Held
+from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
@@ -19,6 +20,7 @@ from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.why import explained_places, explained_state
+from padiff.engine.widths import narrowed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -64,12 +66,12 @@ class Step:
 
     def run(self) -> tuple[StepComparison, list[Divergence]]:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
+        if self.job.single_step is not None:
+            return self._single_step(self.job.single_step)
+        done = self.done = self._as_narrow_as_they_are()
         job, base, raw = self.job, self.base, self.raw
-        if job.single_step is not None:
-            return self._single_step(job.single_step)
-        done = self.done = self._side_by_side()
         located: list[Divergence] = []
-        if done.doubtful or wants_second_look(done.comparisons):
+        if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
             second = self.second_look(done)
             if second is not None:
                 located = explained_places(second)
@@ -172,12 +174,22 @@ class Step:
             )
             return None
 
-    def _side_by_side(self) -> StepComparison:
+    def _as_narrow_as_they_are(self) -> StepComparison:
+        """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
+        done = self._side_by_side()
+        known, self.job = self.job, narrowed(self.job, (self.base.autocast, self.raw.autocast))
+        if self.job is known:
+            return done
+        with self.base.again(), self.raw.again():
+            return self._side_by_side(apart=True)
+
+    def _side_by_side(self, *, apart: bool = False) -> StepComparison:
         job, base = self.job, self.base
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
         base_trace = base.run(self.step, job.arguments()[0], loss_fn=job.losses[0], backward=job.backward)
         if _shared(job.base, job.raw):
-            base_trace = _set_aside(job.base, base_trace)
+            base_trace = _set_aside(base, base_trace)
+        self.job = job = narrowed(job, (base.autocast,))
         if job.tolerance.mode == "auto":
             set_apart(job.base, base_trace)
             self.noise = predict_noise(
@@ -197,6 +209,9 @@ class Step:
                     "deterministic, and nothing can be held against it"
                 )
         raw_trace = self.run_raw(base_trace, backward=job.backward)
+        if apart:
+            set_apart(job.base, base_trace)
+            set_apart(job.raw, raw_trace)
         assert self.watcher is not None
         done = self.watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
@@ -222,12 +237,12 @@ def _shared(base: LiveTree, raw: LiveTree) -> bool:
     return any(id(parameter) in ours for parameter in raw.parameters().values())
 
 
-def _set_aside(live: LiveTree, trace: StepTrace) -> StepTrace:
+def _set_aside(base: Session, trace: StepTrace) -> StepTrace:
     """Base's gradients out of the way of raw's, which would be added to them."""
-    adapter = live.adapter
+    adapter = base.live.adapter
     kept: dict[str, Value | None] = {}
-    for path, parameter in live.parameters().items():
+    for path, parameter in base.live.parameters().items():
         gradient = adapter.gradient(parameter)
-        kept[path] = None if gradient is None else Held(adapter, adapter.clone(gradient))
+        kept[path] = None if gradient is None else unscaled(Held(adapter, adapter.clone(gradient)), base.scale)
         adapter.set_gradient(parameter, None)
     return replace(trace, parameter_gradients=kept)

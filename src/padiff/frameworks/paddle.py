@@ -280,6 +280,12 @@ class PaddleAdapter:
     def grad_enabled(self) -> bool:
         return bool(paddle.is_grad_enabled())
 
+    def autocast_dtype(self) -> str | None:
+        tracer = paddle.base.framework._dygraph_tracer()
+        if tracer is None or tracer._amp_level == paddle.base.core.AmpLevel.O0:
+            return None
+        return str(tracer._amp_dtype)
+
     def requires_grad(self, tensor: Any) -> bool:
         return not tensor.stop_gradient
 
@@ -293,11 +299,19 @@ class PaddleAdapter:
     def backward(self, loss: Any) -> None:
         loss.backward()
 
+    def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+        return _watching_scale(scaled)
+
     def gradient(self, parameter: Any) -> Any | None:
-        return parameter.grad
+        main = getattr(parameter, "main_grad", None)
+        return parameter.grad if main is None else main
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
-        parameter.grad = gradient
+        if hasattr(parameter, "main_grad"):
+            parameter.main_grad = gradient
+            parameter.grad = None
+        else:
+            parameter.grad = gradient
 
     def step(self, optimizer: Any) -> None:
         optimizer.step()
@@ -352,6 +366,24 @@ class _Substitute(paddle.autograd.PyLayer):
         given = ctx.given
         other = None if given.see is None else given.see(gradient.detach())
         return gradient if other is None else given.adapter.to_native(other).astype(gradient.dtype)
+
+
+@contextmanager
+def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
+    owner, thread = paddle.amp.AmpScaler, threading.get_ident()
+    original = owner.scale
+
+    def reporting(scaler: Any, var: Any) -> Any:
+        found = original(scaler, var)
+        if threading.get_ident() == thread and scaler.is_enable():
+            scaled(float(scaler._scale))
+        return found
+
+    owner.scale = reporting
+    try:
+        yield
+    finally:
+        owner.scale = original
 
 
 class _GradientHandle:

@@ -168,6 +168,11 @@ class Adapter(Protocol):
 
     def grad_enabled(self) -> bool: ...
 
+    def autocast_dtype(self) -> str | None:
+        """The dtype in which ops are computed here and now although their tensors have a wider one; None where they
+        are not. An adapter of a framework that has no such thing may leave it out."""
+        ...
+
     def requires_grad(self, tensor: Any) -> bool: ...
 
     def mean_loss(self, outputs: Sequence[Any]) -> Any:
@@ -176,7 +181,14 @@ class Adapter(Protocol):
 
     def backward(self, loss: Any) -> None: ...
 
-    def gradient(self, parameter: Any) -> Any | None: ...
+    def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+        """Inside, ``scaled`` is called with the factor by which a gradient scaler multiplies a loss. An adapter of a
+        framework that has no such thing may leave it out."""
+        ...
+
+    def gradient(self, parameter: Any) -> Any | None:
+        """What backward has left, wherever the framework, or what is built on it, keeps it."""
+        ...
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ _BIT_VIEWS = {
     torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
     torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2),
 }
+_AUTOCAST = ("cpu", "cuda")
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool})
 _TO_TORCH_BITS = {
     np.dtype(numpy_type): (np.dtype(f"int{np.dtype(numpy_type).itemsize * 8}"), torch_type)
@@ -234,6 +236,12 @@ class TorchAdapter:
     def grad_enabled(self) -> bool:
         return torch.is_grad_enabled()
 
+    def autocast_dtype(self) -> str | None:
+        for device in _AUTOCAST:
+            if torch.is_autocast_enabled(device):
+                return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        return None
+
     def requires_grad(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
 
@@ -246,11 +254,21 @@ class TorchAdapter:
     def backward(self, loss: Any) -> None:
         loss.backward()
 
+    def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+        return _watching_scale(scaled)
+
     def gradient(self, parameter: Any) -> Any | None:
-        return parameter.grad
+        main = getattr(parameter, "main_grad", None)
+        return parameter.grad if main is None or parameter.grad is not None else main
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
-        parameter.grad = gradient
+        main = getattr(parameter, "main_grad", None)
+        if main is None:
+            parameter.grad = gradient
+            return
+        parameter.grad = None  # what is built on torch adds gradients up in a tensor of its own
+        with torch.no_grad():
+            main.zero_() if gradient is None else main.copy_(gradient)
 
     def step(self, optimizer: Any) -> None:
         optimizer.step()
@@ -318,6 +336,23 @@ class _Substitute(torch.autograd.Function):
 def _recomputing() -> bool:
     """Inside backward: a forward seen there is a checkpoint's second one."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+@contextmanager
+def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
+    original, thread = torch.amp.GradScaler.scale, threading.get_ident()
+
+    def reporting(scaler: Any, outputs: Any) -> Any:
+        found = original(scaler, outputs)
+        if threading.get_ident() == thread and scaler.is_enabled():
+            scaled(float(scaler.get_scale()))
+        return found
+
+    torch.amp.GradScaler.scale = reporting
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler.scale = original
 
 
 class _WriteWatch(TorchFunctionMode):
