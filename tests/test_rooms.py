@@ -43,6 +43,7 @@ ROOMS = {
     "__init__": COMPOSER,
     "__main__": COMPOSER,
     "api": COMPOSER,
+    "dumps": COMPOSER,
     "engine": COMPOSER,
     "autodiff": COMPOSER,
     "cli": COMPOSER,

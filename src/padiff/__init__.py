@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from padiff.api import plan_weights as plan_weights
     from padiff.autodiff.auto_diff import auto_diff as auto_diff
     from padiff.autodiff.dataloader import check_dataloader as check_dataloader
-    from padiff.autodiff.later import capture as capture
     from padiff.autodiff.later import check_grads as check_grads
     from padiff.autodiff.later import check_params as check_params
     from padiff.autodiff.later import check_report as check_report
     from padiff.autodiff.later import check_weights as check_weights
-    from padiff.autodiff.later import compare_dumps as compare_dumps
     from padiff.autodiff.later import create_model as create_model
     from padiff.autodiff.later import get_dump_root_path as get_dump_root_path
     from padiff.autodiff.later import set_dump_root_path as set_dump_root_path
     from padiff.autodiff.layer_map import LayerMap as LayerMap
     from padiff.autodiff.weights import assign_weight as assign_weight
+    from padiff.dumps import capture as capture
+    from padiff.dumps import compare_dumps as compare_dumps
+    from padiff.dumps import load as load
     from padiff.engine.inputs import Inputs as Inputs
     from padiff.engine.result import Result as Result
     from padiff.records import Calibration as Calibration
@@ -46,13 +47,12 @@ _HOMES = {
     "padiff.api": ("compare", "plan_weights"),
     "padiff.autodiff.auto_diff": ("auto_diff",),
     "padiff.autodiff.dataloader": ("check_dataloader",),
+    "padiff.dumps": ("capture", "compare_dumps", "load"),
     "padiff.autodiff.later": (
-        "capture",
         "check_grads",
         "check_params",
         "check_report",
         "check_weights",
-        "compare_dumps",
         "create_model",
         "get_dump_root_path",
         "set_dump_root_path",

@@ -57,7 +57,7 @@ def compare(
         raise NotAvailableError("dump= is not in this version yet", LATER)
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
-    module_rules, weight_rules = _rules(rules, base_live, raw_live)
+    module_rules, weight_rules = rules_of(rules, base_live, raw_live)
     job = Job(
         base=base_live,
         raw=raw_live,
@@ -90,7 +90,11 @@ def compare(
         shown.now("running and comparing")
         shown.done(0, job.steps)
         return run_job(
-            job, matching, copied=weights == "copy", on_step=lambda done: shown.done(done.step + 1, job.steps)
+            job,
+            matching,
+            copied=weights == "copy",
+            on_step=lambda done: shown.done(done.step + 1, job.steps),
+            watch=shown.follow,
         )
 
 
@@ -148,7 +152,7 @@ def plan_weights(
     """
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
-    module_rules, weight_rules = _rules(rules, base_live, raw_live)
+    module_rules, weight_rules = rules_of(rules, base_live, raw_live)
     if layer_map is not None:
         from padiff.autodiff.layer_map import as_layer_map  # that door is built on this one
 
@@ -169,7 +173,7 @@ def plan_weights(
     return Plan(job, match(job, run=inputs is not None))
 
 
-def _rules(rules: Any, base: LiveTree, raw: LiveTree) -> tuple[Rules, dict[str, Any]]:
+def rules_of(rules: Any, base: LiveTree, raw: LiveTree) -> tuple[Rules, dict[str, Any]]:
     """Rules about modules, which pair them, and rules about tensors, which fill them."""
     if rules is None:
         return Rules(), {}

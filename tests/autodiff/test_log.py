@@ -13,7 +13,10 @@ import paddle
 import pytest
 import torch
 
+import padiff
+import padiff.report
 from padiff import LayerMap, assign_weight, auto_diff
+from padiff.autodiff.failure import explain
 from tests.autodiff.conftest import Log
 from tests.autodiff.models import SimpleLayer, SimpleModule, TinyPosePaddle, TinyPoseTorch
 from tests.autodiff.test_vitpose import BOTH, one_input, optimizers, prepared
@@ -83,6 +86,17 @@ def test_base_and_what_was_overwritten_in_one_line(auto_init: bool, log: Log) ->
 def test_the_folder_is_made_only_when_something_is_written(own_folder: Path) -> None:
     assert auto_diff(SimpleModule(), SimpleLayer(), inputs(), atol=1e-4) is True
     assert not list(own_folder.iterdir())
+
+
+def test_the_log_is_a_rendering_of_the_report(log: Log) -> None:
+    """The record alone is enough: read back from JSON, it says the same."""
+    result = padiff.compare(SimpleModule(), SimpleLayer(), inputs()[0]["x"], weights="keep", tolerance=(1e-7, 0.0))
+    explain(result.report(), whole=True, own_loss=False)
+    said = log()
+    explain(padiff.report.load(padiff.report.to_json(result.report())), whole=True, own_loss=False)
+    assert said == log()
+    assert "Route: SimpleModule(base_model).linear1" in " ".join(said)
+    assert any(line.endswith(HERE) for line in said)
 
 
 # ------------------------------------------------------------------ rounding

@@ -15,7 +15,7 @@ from padiff.diagnose.causes import differing_settings, explain
 from padiff.diagnose.scene import Scene
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_named
-from padiff.frameworks.tree import layer_spec
+from padiff.frameworks.lookup import layer_spec
 from tests.diagnose.faults import agrees
 
 T, P = torch.nn, paddle.nn

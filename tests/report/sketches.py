@@ -23,6 +23,9 @@ from padiff.report import Report, picture_of
 from padiff.report.record import CallPair, Environment, Module, Side, Weight
 
 NOISE = 1e-7
+NORM = {"normalized_shape": (8,), "eps": 1e-5, "elementwise_affine": True}
+DRAWN = 2000
+"""Comparisons among which those that differ have a picture."""
 FILE = "port/model.py"
 CODE = {
     "10": "    def forward(self, x):",
@@ -68,10 +71,11 @@ def side(name: str, framework: str, version: str, blocks: int) -> Side:
     for i in range(blocks):
         at = len(modules)
         modules.append(Module(f"blocks.{i}", "Block", "Block()", 2))
-        modules.append(Module(f"blocks.{i}.norm", "LayerNorm", "LayerNorm(8)", at))
+        modules.append(Module(f"blocks.{i}.norm", "LayerNorm", "LayerNorm(8)", at, NORM, {"weight": "float32[8]"}))
         modules.append(Module(f"blocks.{i}.fc", "Linear", "Linear(8, 8)", at))
     modules.append(Module("head", "Linear", "Linear(8, 2)", 0))
-    return Side(name, framework, version, tuple(modules))
+    environment = {"device": "cpu", "parameters": "float32", "mode": "evaluation", "threads": "2"}
+    return Side(name, framework, version, tuple(modules), environment)
 
 
 def aligned(blocks: int = 3) -> Report:
@@ -124,17 +128,19 @@ def diverged(blocks: int = 3, at: int = 1, error: float = 3e-3) -> Report:
     place = f"blocks.{at}.norm"
     started = False
     rows: list[Comparison] = []
-    for one in whole.comparisons:
-        started = started or (one.raw_path == place and one.role == "output") or one.phase != "forward"
-        rows.append(replace(one, outcome=outcome(error)) if started else one)
     rng = np.random.default_rng(0)
     base = rng.normal(size=(8, 8)).astype("float32")
     raw = base + np.where(np.arange(8) > 4, np.float32(error), np.float32(0))
     if math.isnan(error):
         raw = base.copy()
         raw[1, 2:5] = np.nan
+    picture = picture_of(base, raw)
+    for one in whole.comparisons:
+        started = started or (one.raw_path == place and one.role == "output") or one.phase != "forward"
+        drawn = picture if len(rows) < DRAWN and one.role != "parameter" else None
+        rows.append(replace(one, outcome=outcome(error), picture=drawn) if started else one)
     call = next(one for one in whole.calls if one.raw_path == place)
-    wrong = replace(comparison(place, call.raw_call, error), picture=picture_of(base, raw))
+    wrong = replace(comparison(place, call.raw_call, error), picture=picture)
     lines = (SourceLine(FILE, 11, "forward", "h = self.norm(x)"),)
     first = Divergence(
         place,
@@ -159,7 +165,17 @@ def diverged(blocks: int = 3, at: int = 1, error: float = 3e-3) -> Report:
         for one in whole.comparisons
         if one.phase == "forward"
     )
-    return replace(whole, verdict="diverged", divergences=(first,), comparisons=tuple(rows), local=local)
+    modules = tuple(
+        replace(one, settings={**NORM, "eps": 1e-3}) if one.path == place else one for one in whole.raw.modules
+    )
+    return replace(
+        whole,
+        verdict="diverged",
+        raw=replace(whole.raw, modules=modules, environment={**whole.raw.environment, "threads": "1", "oneDNN": "on"}),
+        divergences=(first,),
+        comparisons=tuple(rows),
+        local=local,
+    )
 
 
 def built_differently() -> Report:

@@ -34,6 +34,15 @@ def text(browser: Browser, selector: str) -> str:
     return found
 
 
+def cells(browser: Browser, selector: str) -> list[list[list[str]]]:
+    """The texts of all tables that a selector finds, line by line."""
+    found: list[list[list[str]]] = browser.run(
+        f"[...document.querySelectorAll({selector!r})].map(table =>"
+        " [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent)))"
+    )
+    return found
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", SKETCHES)
@@ -72,6 +81,73 @@ def test_pictures_of_the_error(page: Callable[..., Browser]) -> None:
     found = page(diverged())
     assert found.run("document.querySelectorAll('#place .heat td').length") == 64
     assert text(found, "#place .pictures table:not(.heat) tbody tr").split("\t")[0].startswith("[0, 5]")
+
+
+def test_both_sides_and_what_was_compared_are_at_the_top(page: Callable[..., Browser]) -> None:
+    found = page(diverged())
+    assert text(found, "#sides").split("\n") == [
+        "base",
+        "cpu, float32, evaluation",
+        "raw",
+        "cpu, float32, evaluation",
+        "compared",
+        "100 % of raw's calls, 100 % of raw's outputs, 100 % of raw's parameters",
+    ]
+    told = {name: sides for name, *sides in cells(found, "#about .twosides")[0]}
+    assert told["≠ threads (differs)"] == ["2", "1"]
+    assert told["device"] == ["cpu", "cpu"]
+    assert told["oneDNN"] == ["–", "on"]
+    assert told["version"] == ["2.13.0", "3.3.1"]
+
+
+def test_all_attributes_side_by_side(page: Callable[..., Browser]) -> None:
+    found = page(diverged())
+    assert cells(found, "#detail .twosides") == [
+        [
+            ["≠ eps (differs)", "1e-5", "0.001"],
+            ["normalized_shape", "(8,)", "(8,)"],
+            ["elementwise_affine", "True", "True"],
+        ],
+        [["weight", "float32[8]", "float32[8]"]],
+    ]
+    assert "Built with: 1 attribute differs" in text(found, "#detail")
+
+
+def test_each_tensor_has_its_numbers_and_its_picture(page: Callable[..., Browser]) -> None:
+    found = page(diverged())
+
+    def choose(name: str) -> None:
+        buttons = "[...document.querySelectorAll('#detail .tensors button')]"
+        found.run(f"{buttons}.find(one => one.innerText === {name!r}).click()")
+
+    pressed = "document.querySelector('#detail .tensors button[aria-pressed=true]').innerText"
+    assert found.run(pressed) == "forward output"
+    assert text(found, "#tensor h4") == "forward output"
+    assert found.run("document.querySelectorAll('#tensor > .pictures .heat td').length") == 64
+    assert "64 of 64" in text(found, "#tensor .figures")
+    choose("backward output")
+    assert (found.run(pressed), text(found, "#tensor h4")) == ("backward output", "backward output")
+    assert found.run("document.querySelectorAll('#tensor > .pictures').length") == 1
+    choose("forward input 0")
+    assert found.run("document.querySelectorAll('#tensor > .pictures').length") == 0
+    assert "No picture: it agrees." in text(found, "#tensor")
+    choose("gradient of weight")
+    assert "of the many that differ, the first and the worst are drawn" in text(found, "#tensor")
+    assert found.complaints == []
+
+
+def test_source_of_both_sides_in_the_details(page: Callable[..., Browser]) -> None:
+    found = page(built_differently())
+    for _ in range(2):  # where it starts, and at a call that merely differs
+        assert found.run("document.querySelectorAll('#detail pre .marked').length") == 2
+        found.press("j")
+
+
+def test_what_is_no_number_is_called_so(page: Callable[..., Browser]) -> None:
+    found = page(SKETCHES["not a number"]())
+    assert "(top line: NaN, Inf or no number)" in text(found, "#plot .u-legend")
+    assert "no number on one side" in text(found, "#tensor .figures")
+    assert "cosine" not in text(found, "#tensor .figures")
 
 
 def test_names_stay_text(page: Callable[..., Browser]) -> None:
@@ -226,7 +302,7 @@ def test_both_sides_names_weights_and_what_is_alone(page: Callable[..., Browser]
     assert "blocks.0.attention" in text(found, "#alone p")
     assert "1 unsure" in text(found, "#weights p")
     assert text(found, "#notes") == "only forward was compared"
-    assert "torch 2.13.0" in text(found, "#about")
+    assert ["version", "2.13.0", "3.3.1"] in cells(found, "#about .twosides")[0]
 
 
 def test_ten_thousand_calls_scroll(page: Callable[..., Browser]) -> None:

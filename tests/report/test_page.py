@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from padiff.report import Report, to_html
-from padiff.report.html import MOST_ROWS, embedded, inline
-from tests.report.sketches import SKETCHES, diverged, hostile
+from padiff.report.html import _page, embedded, inline
+from padiff.report.slim import slimmer
+from padiff.report.words import tally
+from tests.report.sketches import SKETCHES, aligned, diverged, hostile
 
 each = pytest.mark.parametrize("sketch", SKETCHES.values(), ids=SKETCHES)
 
@@ -54,16 +56,47 @@ def test_a_report_of_ten_thousand_calls_stays_small() -> None:
     assert len(to_html(report)) < 10_000_000
 
 
-def test_beyond_that_inputs_that_agree_are_left_out() -> None:
-    report = diverged(4, 2)
-    many = replace(report, comparisons=report.comparisons * (MOST_ROWS // len(report.comparisons) + 1))
-    page = to_html(many)
-    roles = data_of(page)["rows"]["role"]
-    verdicts = data_of(page)["rows"]["verdict"]
-    assert not any(role == 1 and verdict < 3 for role, verdict in zip(roles, verdicts, strict=True))
-    assert any(role == 1 for role in roles)
-    assert data_of(page)["notes"] == ["inputs that agree are left out of this page; the JSON report has them"]
-    assert len(page) < 10_000_000
+def test_a_longer_one_leaves_out_what_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = diverged(40, 20)
+    earlier = aligned(40)
+    two = replace(
+        report,
+        comparisons=(*earlier.comparisons, *(replace(one, step=1) for one in report.comparisons)),
+        calls=(*earlier.calls, *(replace(one, step=1) for one in report.calls)),
+        local=tuple(replace(one, step=1) for one in report.local),
+        divergences=tuple(replace(one, step=1) for one in report.divergences),
+    )
+    lengths = [len(_page(one, "").encode()) for one in slimmer(two)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) == 5
+    notes = [
+        "inputs that agree are left out of this page",
+        "earlier steps are left out of this page",
+        "what agrees when it is fed base's tensors is left out of this page, and so are all but 2000 weights",
+        "everything that agrees is left out of this page",
+    ]
+    wrong = sum(not one.agrees for one in two.comparisons)
+    for level, length in enumerate(lengths):
+        monkeypatch.setattr("padiff.report.html.MOST_BYTES", length + 500)
+        data = data_of(to_html(two))
+        assert data["notes"] == [f"{note}; the JSON report has everything" for note in notes[:level]]
+        assert data["rows"]["verdict"].count(3) == wrong
+        assert data["tally"] == tally(two)
+
+
+def test_a_tensor_is_drawn_once_however_often_it_is_met() -> None:
+    report = diverged()
+    data = data_of(to_html(report))
+    assert len(data["pictures"]) == 1
+    assert len(data["rows"]["pictures"]) > 5
+    assert set(data["rows"]["pictures"].values()) == {0}
+
+
+def test_there_is_so_much_room_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("padiff.report.html.MOST_PICTURES", 100)
+    data = data_of(to_html(diverged()))
+    assert (data["pictures"], data["rows"]["pictures"]) == ([], {})
+    assert data["divergences"][0]["comparison"]["picture"]["size"] == 64
 
 
 def test_in_a_notebook_it_has_a_frame_of_its_own() -> None:

@@ -70,6 +70,22 @@ def test_the_report_of_a_result(wrong: padiff.Result) -> None:
     assert padiff.report.load(padiff.report.to_json(report)) == report
 
 
+def test_every_module_says_what_it_was_built_with(wrong: padiff.Result) -> None:
+    report = wrong.report()
+    norm = {
+        side: next(one for one in modules if one.path == "2.norm")
+        for side, modules in (("base", report.base.modules), ("raw", report.raw.modules))
+    }
+    assert norm["base"].settings == {
+        "normalized_shape": (8,),
+        "eps": 1e-5,
+        "elementwise_affine": True,
+        "training": True,
+    }
+    assert {**norm["base"].settings, "eps": 1e-2} == norm["raw"].settings
+    assert norm["raw"].tensors == {"weight": "float32[8]", "bias": "float32[8]"}
+
+
 def test_the_place_has_a_picture_of_its_error(wrong: padiff.Result) -> None:
     assert wrong.divergence is not None
     picture = wrong.divergence.comparison.picture

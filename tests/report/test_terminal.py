@@ -15,7 +15,7 @@ from padiff.report import Report, render, show
 from padiff.report.drawing import ASCII, UNICODE, fold, sparkline
 from padiff.report.record import Module
 from padiff.report.terminal import elided, summary
-from tests.report.sketches import SKETCHES, aligned, diverged
+from tests.report.sketches import SKETCHES, aligned, diverged, outcome
 
 each = pytest.mark.parametrize("sketch", SKETCHES.values(), ids=SKETCHES)
 
@@ -60,7 +60,7 @@ Both models around it
   | `-2  Block                           | `-2  Block
   `-head  Linear                         `-head  Linear
 
-Relative error of outputs in the order of computation, 2.0e-07 to 3.0e-03
+Relative error of outputs in order of computation, 2.0e-07 to 3.0e-03
   ____________########################
               ^ blocks.1.norm
 
@@ -77,6 +77,8 @@ Furthest beyond what is allowed, as raw ran
 
 compared: 100 % of raw's calls, 100 % of raw's outputs, 100 % of raw's
 parameters
+both ran on cpu, float32, evaluation
+set differently: threads (base 2, raw 1)
 """
 
 ALIGNED_AT_80 = """\
@@ -84,7 +86,7 @@ ALIGNED_AT_80 = """\
 22 tensors compared, 0 equal to the bit, largest relative error of an output
 2.0e-07
 
-Relative error of outputs in the order of computation, 2.0e-07 to 2.0e-07
+Relative error of outputs in order of computation, 2.0e-07 to 2.0e-07
   ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅
 
 Nearest to what is allowed
@@ -100,6 +102,7 @@ Nearest to what is allowed
 
 compared: 100 % of raw's calls, 100 % of raw's outputs, 100 % of raw's
 parameters
+both ran on cpu, float32, evaluation
 """
 
 
@@ -196,11 +199,26 @@ def test_a_path_nobody_knows_is_the_model() -> None:
     assert list(fold([], "", ASCII)) == []
 
 
+def test_no_error_is_told_from_a_small_one() -> None:
+    whole = diverged()
+    rows = tuple(replace(one, outcome=outcome(0.0)) if one.agrees else one for one in whole.comparisons)
+    shown = render(replace(whole, comparisons=rows), 80)
+    assert "in order of computation, 3.0e-03 to 3.0e-03, · none\n  ············▅▅▅" in shown
+
+
+def test_where_both_sides_ran() -> None:
+    whole = aligned(1)
+    other = replace(whole, raw=replace(whole.raw, environment={"device": "gpu:0", "threads": "2"}))
+    assert "base ran on cpu, float32, evaluation; raw on gpu:0\n" in render(other, 80)
+    silent = replace(whole, raw=replace(whole.raw, environment={}))
+    assert " ran on " not in render(silent, 80)
+
+
 def test_sparkline() -> None:
     values = [0.0, 1e-8, 1e-7, 1e-6, None, 1e-1, float("nan")]
     found = sparkline(values, 7, UNICODE, 5)
     assert found is not None
-    assert (found.line, found.low, found.high, found.at) == ("▁▁▂▃▁█!", "1.0e-08", "no number", 5)
+    assert (found.line, found.low, found.high, found.at) == ("·▁▂▃ █!", "1.0e-08", "no number", 5)
     assert found.under("fc", 20) == "     ▲ fc"
     assert found.under("blocks.1", 10) == "blocks.1 ▲"
 

@@ -99,6 +99,8 @@ def write(
             step.trace(trace(number, scale))
             for name, value in state(number).items():
                 getattr(step, name)(value)
+            step.before({"first.weight": np.zeros((3, 4), np.float32)}, {"count": np.array(step.step - 1)})
+            step.borders({(0, 1): np.ones(3)}, {1: np.full(3, 2.0)})
             step.draw("dropout", np.array([0, 1], np.uint8), "first")
             if more:
                 step.draw("normal", np.ones(2))
@@ -134,6 +136,10 @@ def contents(path: Path) -> Mapping[str, Any]:
                 "parameter_gradients": {p: plain(v) for p, v in step.parameter_gradients.items()},
                 "weights": {p: plain(v) for p, v in step.weights.items()},
                 "buffers": {p: plain(v) for p, v in step.buffers.items()},
+                "weights_before": {p: plain(v) for p, v in step.weights_before.items()},
+                "buffers_before": {p: plain(v) for p, v in step.buffers_before.items()},
+                "contributions": [(n, plain(v)) for n, v in step.borders.contributions.items()] if step.borders else [],
+                "arrivals": [(n, plain(v)) for n, v in step.borders.arrivals.items()] if step.borders else [],
                 "arguments": plain(step.arguments),
                 "draws": [(d.name, d.path, plain(d.value)) for d in step.draws],
                 "noise": str(step.noise),

@@ -59,10 +59,10 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         half = getattr(error, "padiff_result", None)
         if half is not None:  # the exception is the user's; what was found before it is for the log
             _say_step(half.steps[-1])
-            explain(half, plan, whole=False, own_loss=own_loss)
+            explain(half.report(), whole=False, own_loss=own_loss)
             say("FAILED !!!")
         raise
-    explain(result, plan, whole=job.steps == 1 and job.optimizers is None, own_loss=own_loss)
+    explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=own_loss)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 
@@ -112,6 +112,7 @@ def _say_options(options: Options) -> None:
 
 
 def _say_step(step: StepComparison) -> None:
+    """Said as soon as a step is done: a long run is read while it goes on."""
     say(f"================= Train Step {step.step} =================")
     outputs = [c for c in step.comparisons if c.role == "output" and c.phase == "forward" and c.raw_path == ""]
     numbers = [c.outcome.numbers.max_abs for c in outputs if c.outcome.numbers is not None]

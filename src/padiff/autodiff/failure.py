@@ -1,4 +1,4 @@
-"""What the log says when two models part: the stage, the place in both trees, the numbers, the user's lines."""
+"""The report in the documented door's words: the stage, the place in both trees, the numbers, the user's lines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.rounding import tolerance_that_holds
 from padiff.autodiff.trees import around, draw, route, titled
-from padiff.engine.result import Result
-from padiff.records import Comparison, Divergence, ModuleTree, Numbers, SourceLine, Tolerance, WeightPlan
+from padiff.records import Comparison, Divergence, Numbers, SourceLine, Tolerance
+from padiff.report import Report
 
 STAGES = {
     "forward": "Forward Stage",
@@ -24,52 +24,51 @@ MOST_ALONE = 12
 MEAN_LOSS = "no loss functions were given: this loss is the mean of the outputs, small where they cancel"
 
 
-def explain(result: Result, plan: WeightPlan, *, whole: bool, own_loss: bool) -> None:
+def explain(report: Report, *, whole: bool, own_loss: bool) -> None:
     """Print what a comparison found; nothing much when the models agree.
 
-    ``plan`` says which tensors of base a parameter of raw was held against, ``whole`` that nothing was left out
-    after the difference, ``own_loss`` that the user gave loss functions.
+    ``whole`` says that nothing was left out after the difference, ``own_loss`` that the user gave loss functions.
     """
-    _alone(result)
-    for note in result.notes:
+    _alone(report)
+    for note in report.notes:
         say(*wrapped(note, after=INDENT))
-    divergence = result.divergence
+    divergence = report.divergence
     if divergence is None:
         return
-    _place(result, plan, divergence)
+    _place(report, divergence)
     # A tensor is known by where it was met first: what a call is given was met as what another returned.
     elsewhere = divergence.phase == "backward" and divergence.comparison.raw_call != divergence.raw_call
     title = "gradient of input" if elsewhere else _title(divergence.comparison)
-    say("", *(INDENT + line for line in number_lines(divergence.comparison, result.tolerance, title)))
+    say("", *(INDENT + line for line in number_lines(divergence.comparison, report.tolerance, title)))
     note = divergence.note if own_loss or divergence.role != "loss" else MEAN_LOSS
     if note:
         say("", *wrapped(note, INDENT))
-    _rounding(result, whole, own_loss)
-    _lists(result, plan)
-    _trees(result, divergence)
-    for role, tree, stack in zip(("base", "raw"), (result.base, result.raw), divergence.source, strict=True):
-        _stack(f"{tree.name}({role}_model)", stack)
+    _rounding(report, whole, own_loss)
+    _lists(report)
+    _trees(report, divergence)
+    for role, side, stack in zip(("base", "raw"), (report.base, report.raw), divergence.source, strict=True):
+        _stack(f"{side.name}({role}_model)", stack)
 
 
-def _alone(result: Result) -> None:
+def _alone(report: Report) -> None:
     """What has no partner; what lies inside a layer that is compared as one is only counted."""
-    units = list(dict.fromkeys(one.inside for one in result.unmatched if one.inside))
+    units = list(dict.fromkeys(one.inside for one in report.unmatched if one.inside))
     if units:
         shown = ", ".join(units[:3]) + (", ..." if len(units) > 3 else "")
         say(*wrapped(f"compared as one, not inside: {count(len(units), 'layer')} ({shown})", after=INDENT))
-    rest = [one for one in result.unmatched if not one.inside]
+    rest = [one for one in report.unmatched if not one.inside]
     for one in rest[:MOST_ALONE]:
         say(*wrapped(f"no partner: {one}", after=INDENT))
     if len(rest) > MOST_ALONE:
-        path = write_file("no_partner", [str(one) for one in result.unmatched])
+        path = write_file("no_partner", [str(one) for one in report.unmatched])
         say(f"and {len(rest) - MOST_ALONE} more without partner, all listed in", f"    {path}")
 
 
-def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:
-    base, raw = _routes(result, plan, divergence.comparison)
+def _place(report: Report, divergence: Divergence) -> None:
+    base, raw = _routes(report, divergence.comparison)
     if divergence.role not in ("parameter", "buffer"):  # the call, not the tensor that told on it
-        base = route(result.base, "base_model", divergence.base_path)
-        raw = route(result.raw, "raw_model", divergence.raw_path)
+        base = route(report.base.name, "base_model", divergence.base_path)
+        raw = route(report.raw.name, "raw_model", divergence.raw_path)
     what = WHAT.get(divergence.role, "")
     if (divergence.phase, divergence.role) == ("forward", "input"):
         what = " (inputs)"
@@ -82,12 +81,13 @@ def _place(result: Result, plan: WeightPlan, divergence: Divergence) -> None:
     )
 
 
-def _routes(result: Result, plan: WeightPlan, comparison: Comparison) -> tuple[str, str]:
+def _routes(report: Report, comparison: Comparison) -> tuple[str, str]:
     """Both sides' address of a parameter or buffer; base may keep it under another name, or in parts."""
     path = ".".join(part for part in (comparison.raw_path, comparison.name) if part)
-    sources = next((entry.sources for entry in plan.entries if entry.path == path), ())
-    base = " + ".join(route(result.base, "base_model", source.path) for source in sources)
-    return base or route(result.base, "base_model", comparison.base_path), route(result.raw, "raw_model", path)
+    held = comparison.role in ("parameter", "buffer")
+    sources = (comparison.sources or (path,)) if held else (comparison.base_path,)
+    base = " + ".join(route(report.base.name, "base_model", source) for source in sources)
+    return base, route(report.raw.name, "raw_model", path)
 
 
 # ------------------------------------------------------------------ numbers
@@ -122,16 +122,16 @@ def _figures(numbers: Numbers) -> list[str]:
     return lines if numbers.max_rel is None else [*lines, f"Max relative difference: {numbers.max_rel:.8g}"]
 
 
-def _lists(result: Result, plan: WeightPlan) -> None:
+def _lists(report: Report) -> None:
     """Complete lists of parameters and buffers that differ, one file per phase."""
     for phase, name in LISTS.items():
-        compared = [c for c in result.steps[-1].comparisons if c.phase == phase]
+        compared = [c for c in report.last_step if c.phase == phase]
         differing = [c for c in compared if not c.agrees]
         if not differing:
             continue
         lines: list[str] = []
         for comparison in differing:
-            base, raw = _routes(result, plan, comparison)
+            base, raw = _routes(report, comparison)
             lines += [
                 "=" * 25,
                 f"{name} differ in step {comparison.step}",
@@ -142,17 +142,17 @@ def _lists(result: Result, plan: WeightPlan) -> None:
                 "raw_model path:",
                 f"    {raw}",
                 "",
-                *number_lines(comparison, result.tolerance, _title(comparison)),
+                *number_lines(comparison, report.tolerance, _title(comparison)),
             ]
         path = write_file(f"{name}_diff", lines)
         say("", f"{len(differing)} of {len(compared)} {name} differ, and are listed in", f"    {path}")
 
 
-def _rounding(result: Result, whole: bool, own_loss: bool) -> None:
-    found = tolerance_that_holds(result, own_loss=own_loss)
+def _rounding(report: Report, whole: bool, own_loss: bool) -> None:
+    found = tolerance_that_holds(report, own_loss=own_loss)
     if found is None:
         return
-    differing = sum(not c.agrees for c in result.steps[-1].comparisons)
+    differing = sum(not c.agrees for c in report.last_step)
     many = "The difference is" if differing == 1 else f"The {differing} differences are all"
     far = "would hold" if whole else "would hold up to here; what comes after was not run"
     say(
@@ -165,16 +165,13 @@ def _rounding(result: Result, whole: bool, own_loss: bool) -> None:
 # ------------------------------------------------------------------ trees and stacks
 
 
-def _trees(result: Result, divergence: Divergence) -> None:
-    sides: list[tuple[ModuleTree, str, str]] = [
-        (result.base, "base_model", divergence.base_path),
-        (result.raw, "raw_model", divergence.raw_path),
-    ]
+def _trees(report: Report, divergence: Divergence) -> None:
+    sides = [(report.base, "base_model", divergence.base_path), (report.raw, "raw_model", divergence.raw_path)]
     files = []
-    for tree, role, path in sides:
-        name = f"{tree.name}({role})"
-        place = next((node.index for node in tree.nodes if node.path == path), -1)
-        lines = draw(tree, place)
+    for side, role, path in sides:
+        name = f"{side.name}({role})"
+        place = next((index for index, module in enumerate(side.modules) if module.path == path), -1)
+        lines = draw(side.name, side.modules, place)
         files.append(write_file(f"report_{name}", titled(name, lines)))
         say("", *titled(name, around(lines)))
     say("", "Both trees are saved to", *(f"    {file}" for file in files))

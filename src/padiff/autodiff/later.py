@@ -45,13 +45,3 @@ def check_weights(path_0: str, path_1: str, cfg: Any = None) -> NoReturn:
 def check_grads(path_0: str, path_1: str, cfg: Any = None) -> NoReturn:
     """Compare two dumps' gradients."""
     _later("check_grads")
-
-
-def capture(model: Any, to: str, **options: Any) -> NoReturn:
-    """Record a dump of a model's run."""
-    _later("capture")
-
-
-def compare_dumps(base: str, raw: str, **options: Any) -> NoReturn:
-    """Compare two dumps."""
-    _later("compare_dumps")

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from padiff.compare.kinds import kind_of
 from padiff.compare.tolerance import round_up, rounding_bound
-from padiff.engine.result import Result
-from padiff.records import Comparison, ModuleTree, StepComparison, Tolerance
+from padiff.records import Comparison, Tolerance
+from padiff.report import Report
 
 
-def tolerance_that_holds(result: Result, *, own_loss: bool) -> Tolerance | None:
+def tolerance_that_holds(report: Report, *, own_loss: bool) -> Tolerance | None:
     """The bounds under which the last step would have agreed; None when any difference is more than rounding.
 
     ``own_loss`` says that the user gave loss functions.
     """
-    step, tolerance = result.steps[-1], result.tolerance
+    step, tolerance = report.last_step, report.tolerance
     found: list[Tolerance] = []
-    for comparison in step.comparisons:
+    for comparison in step:
         if comparison.agrees:
             continue
         one = comparison.outcome.suggestion
-        if one is None and comparison.outcome.reason == "values" and _cancelled(step, comparison, result.raw, own_loss):
+        if one is None and comparison.outcome.reason == "values" and _cancelled(step, comparison, own_loss):
             one = _wider(comparison, tolerance)
         if one is None:
             return None
@@ -40,16 +41,16 @@ def _wider(comparison: Comparison, tolerance: Tolerance) -> Tolerance | None:
     return Tolerance(tolerance.rtol, round_up(max(numbers.max_abs, tolerance.atol)), tolerance.mode)
 
 
-def _cancelled(step: StepComparison, comparison: Comparison, raw: ModuleTree, own_loss: bool) -> bool:
+def _cancelled(step: Sequence[Comparison], comparison: Comparison, own_loss: bool) -> bool:
     """A sum whose terms cancel is as noisy as its terms: its own size says nothing about its rounding."""
     if comparison.role == "loss":
         return not own_loss and _mean_of_outputs(step, comparison)
-    return comparison.phase == "gradient" and _beside_others(step, comparison, raw)
+    return comparison.phase == "gradient" and _beside_others(step, comparison)
 
 
-def _mean_of_outputs(step: StepComparison, loss: Comparison) -> bool:
+def _mean_of_outputs(step: Sequence[Comparison], loss: Comparison) -> bool:
     """The means of two outputs are never further apart than the outputs are on average."""
-    outputs = [c.outcome for c in step.comparisons if c.phase == "forward" and c.role == "output" and c.raw_path == ""]
+    outputs = [c.outcome for c in step if c.phase == "forward" and c.role == "output" and c.raw_path == ""]
     numbers = [one.numbers for one in outputs if one.numbers is not None and (one.agrees or one.suggestion is not None)]
     apart = loss.outcome.numbers
     if apart is None or not numbers or len(numbers) < len(outputs):
@@ -57,21 +58,19 @@ def _mean_of_outputs(step: StepComparison, loss: Comparison) -> bool:
     return apart.max_abs <= sum(2 * one.mean_abs + 1e-6 * one.base_mean_abs for one in numbers)
 
 
-def _beside_others(step: StepComparison, gradient: Comparison, raw: ModuleTree) -> bool:
+def _beside_others(step: Sequence[Comparison], gradient: Comparison) -> bool:
     """Far below the rounding of the same module's other gradients: the bias of an attention's keys has gradient 0."""
     numbers = gradient.outcome.numbers
     others = [
         c.outcome.numbers.base_rms
-        for c in step.comparisons
+        for c in step
         if c.phase == "gradient"
         and c.raw_path == gradient.raw_path
         and c is not gradient
         and c.outcome.numbers is not None
         and (c.agrees or c.outcome.suggestion is not None)
     ]
-    owner, _, name = ".".join(part for part in (gradient.raw_path, gradient.name) if part).rpartition(".")
-    node = raw.by_path().get(owner)
-    spec = next((spec for spec in node.parameters if spec.name == name), None) if node else None
-    if numbers is None or spec is None or not others:
+    dtype = gradient.forms[1].partition("[")[0]
+    if numbers is None or not dtype or not others:
         return False
-    return numbers.max_abs <= rounding_bound(kind_of(np.dtype(spec.dtype)), max(others))
+    return numbers.max_abs <= rounding_bound(kind_of(np.dtype(dtype)), max(others))

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-
-from padiff.records import ModuleTree
+from typing import Protocol
 
 HERE = "    <---  *** HERE ***"
 LONGEST_PRINTED = 40
 
 
-def draw(tree: ModuleTree, marked: int = -1, skipped: Collection[int] = ()) -> list[str]:
+class Drawn(Protocol):
+    """A module as a live tree or a report keeps it."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def parent(self) -> int: ...
+
+
+def draw(name: str, modules: Sequence[Drawn], marked: int = -1, skipped: Collection[int] = ()) -> list[str]:
     """One line per module in definition order."""
     routes = os.environ.get("PADIFF_PATH_LOG", "OFF").upper() == "ON"
     lines: list[str] = []
+    inside: dict[int, list[int]] = {}
+    for index, module in enumerate(modules):
+        inside.setdefault(module.parent, []).append(index)
 
     def line(index: int, lead: str) -> str:
-        node = tree.nodes[index]
-        text = lead + node.kind
+        module = modules[index]
+        text = lead + module.kind
         if routes:
-            text += f"  ({tree.name}{'.' + node.path if node.path else ''})"
+            text += f"  ({name}{'.' + module.path if module.path else ''})"
         if index in skipped:
             text += " (skip)"
         return text + (HERE if index == marked else "")
 
     def visit(index: int, lead: str, below: str) -> None:
         lines.append(line(index, lead))
-        children = tree.nodes[index].children
+        children = inside.get(index, [])
         for place, child in enumerate(children):
             last = place == len(children) - 1
             visit(child, below + (" +--- " if last else " |--- "), below + ("      " if last else " |    "))
@@ -48,9 +61,9 @@ def around(lines: Sequence[str], most: int = LONGEST_PRINTED) -> list[str]:
     return head + shown + ([f"... {rest} lines after ..."] if rest else [])
 
 
-def route(tree: ModuleTree, role: str, path: str) -> str:
+def route(name: str, role: str, path: str) -> str:
     """The address of a module or tensor as the log writes it: ``Net(base_model).encoder.0.weight``."""
-    return f"{tree.name}({role}){'.' + path if path else ''}"
+    return f"{name}({role}){'.' + path if path else ''}"
 
 
 def titled(name: str, lines: Sequence[str]) -> list[str]:

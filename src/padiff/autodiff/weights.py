@@ -119,7 +119,7 @@ def _failed(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> No
     ):
         skipped = {node.index for node in tree.nodes if not node.parameters or node.path in mapped}
         name = f"{tree.name}({role})"
-        lines = draw(tree, place, skipped)
+        lines = draw(tree.name, tree.nodes, place, skipped)
         files.append(write_file(f"weight_init_{name}.log", titled(name, lines)))
         say("", *titled(name, around(lines)))
     say("", "Both trees are saved to", *(f"    {path}" for path in files), "")
@@ -130,9 +130,9 @@ def _what(base: ModuleTree, raw: ModuleTree, problem: WeightProblem) -> list[str
     return [
         "Error occurred between:",
         f"    base_model: `{problem.base_text}`",
-        f"                `{route(base, 'base_model', problem.base_path)}`",
+        f"                `{route(base.name, 'base_model', problem.base_path)}`",
         f"    raw_model:  `{problem.raw_text}`",
-        f"                `{route(raw, 'raw_model', problem.raw_path)}`",
+        f"                `{route(raw.name, 'raw_model', problem.raw_path)}`",
         *wrapped(problem.message, INDENT),
     ]
 

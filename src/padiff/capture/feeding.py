@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from padiff.capture.held import Held
-from padiff.capture.recorder import Recorder
+from padiff.capture.recorder import Observer, Recorder
 from padiff.capture.scaling import Unscaled, unscaled
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
@@ -44,8 +44,10 @@ class Feeder(Protocol):
 class FeedingRecorder(Recorder):
     """Records one step of one model while a feeder replaces tensors at the borders of calls."""
 
-    def __init__(self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool) -> None:
-        super().__init__(live, gradients=gradients, hooks=hooks)
+    def __init__(
+        self, live: LiveTree, feeder: Feeder, *, gradients: bool, hooks: bool, observer: Observer | None = None
+    ) -> None:
+        super().__init__(live, gradients=gradients, hooks=hooks, observer=observer)
         self._feeder = feeder
         self._given: list[list[tuple[Any, Any, int]]] = [[]]
         """Per open call: what would have been given, what was, and its version then."""
@@ -56,6 +58,8 @@ class FeedingRecorder(Recorder):
         self._unseen: set[tuple[int, str]] = set()
         """Where the gradients of what was fed are seen in the second run only."""
         self._given_again: list[list[tuple[Any, Any, int]]] = []
+        self._origins: dict[tuple[int, int], int] = {}
+        """Id and version of a substitute to the number of the tensor in whose place it was put."""
 
     def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._mine():
@@ -105,6 +109,8 @@ class FeedingRecorder(Recorder):
             if tensor is None or id(tensor) in found:
                 continue
             self._substitute(found, tensor, feed)
+            substitute = found[id(tensor)][1]
+            self._origins[id(substitute), self._adapter.version(substitute)] = slot.origin
         return found
 
     def _substitute(self, found: dict[int, tuple[Any, Any]], tensor: Any, feed: Feed) -> None:
@@ -153,6 +159,11 @@ class FeedingRecorder(Recorder):
                 told = (call.index, role) in self._unseen
                 self._substitute(found, tensor, feed if told else replace(feed, see=None))
         return found
+
+    def _slot(self, name: str, tensor: Any) -> Slot:
+        slot = super()._slot(name, tensor)
+        origin = self._origins.get((id(tensor), self._adapter.version(tensor)))
+        return slot if origin is None else replace(slot, stands_for=origin)
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
         if not self._taking:

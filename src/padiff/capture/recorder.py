@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from padiff.capture.held import Held
@@ -97,21 +98,69 @@ class Recorder:
         """Calls of a second run that have begun and not ended, with the call they repeat."""
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
+        self._attachment = ExitStack()
+        self._outside: FrameType | None = None
+        """Where walking up the stack for the user's lines ends, if not where padiff calls the model."""
         self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
 
     @contextmanager
-    def attached(self, nodes: frozenset[int]) -> Iterator[None]:
-        """Hooks on the modules of ``nodes``; off again afterwards, whatever happens."""
+    def attached(self, nodes: frozenset[int], but: Any = None) -> Iterator[None]:
+        """Hooks on the modules of ``nodes``, one left out; off again afterwards, whatever happens."""
         modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
+        modules.pop(id(but), None)
         with ExitStack() as stack:
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
             stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             yield
 
+    # --- calls of the model that somebody else makes: a training loop, a trainer
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The model is called: hooks go on. Says what it is to be given instead, if anything."""
+        self._attachment.close()
+        self._thread = threading.get_ident()
+        self._taking = False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self._is_user_code(frame.f_code.co_filename):
+            frame = frame.f_back
+        self._outside = frame
+        nodes = frozenset(range(1, len(self._live.modules)))
+        self._attachment.enter_context(self.attached(nodes, but=self._live.model))
+        return self._enter(self._live.model, args, kwargs)
+
+    def end(self, output: Any) -> Any:
+        """The model has returned: hooks come off, and gradients count from now on."""
+        changed = self._leave(self._live.model, output)
+        self._leave_alone()
+        if self._assumed:
+            nodes = frozenset(range(1, len(self._live.modules)))
+            self._attachment.enter_context(self._watching_repeats(nodes))
+        self._taking = True
+        return changed
+
+    def broken(self) -> None:
+        """The model has raised: hooks come off."""
+        self._fail(self._live.model)
+        self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        self._attachment.close()
+        self._outside = None
+
     @contextmanager
     def taking_gradients(self, nodes: frozenset[int]) -> Iterator[None]:
         """Gradients count in here only: a forward or a loss may run backward passes of its own."""
+        with self._watching_repeats(nodes):
+            self._taking = True
+            try:
+                yield
+            finally:
+                self._taking = False
+
+    @contextmanager
+    def _watching_repeats(self, nodes: frozenset[int]) -> Iterator[None]:
+        """Inside, a checkpoint's second run is seen."""
         attach = getattr(self._adapter, "attach_in_backward", None)
         with ExitStack() as stack:
             if attach is not None and self._repeats_matter():
@@ -119,11 +168,7 @@ class Recorder:
                 modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
                 for handle in attach(modules.values(), self._enter_again, self._leave_again, self._fail_again):
                     stack.callback(handle.remove)
-            self._taking = True
-            try:
-                yield
-            finally:
-                self._taking = False
+            yield
 
     def _repeats_matter(self) -> bool:
         """Whether anything is to be seen in a checkpoint's second run."""
@@ -338,12 +383,20 @@ class Recorder:
             if slot.tensor not in self._hooked:
                 self._hook(slot.tensor, tensor)
 
+    def number_of(self, tensor: Any) -> int:
+        """The number of a tensor that was seen as it is now; -1 for one that was not."""
+        known = self._known.get((id(tensor), self._adapter.version(tensor)))
+        return -1 if known is None else known[0]
+
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""
         return value.live() if isinstance(value, Held) else None
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
+        self._attachment.close()
+        self._leave_alone()
+        self._taking = False
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -361,7 +414,7 @@ class Recorder:
         frame = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
-            if code is _BOUNDARY:
+            if code is _BOUNDARY or frame is self._outside:
                 break
             if self._is_user_code(code.co_filename):
                 found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))

@@ -75,6 +75,9 @@ class Session:
         self._calls: tuple[Call, ...] = ()
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
+        self._gradients_before: list[tuple[Any, Any]] = []
+        """Parameters that held a gradient before the last step, with a copy: steps may gather gradients."""
+        self._under_way: Recorder | None = None
 
     @contextmanager
     def prepared(self, *, training: bool) -> Iterator[None]:
@@ -101,12 +104,14 @@ class Session:
         self.stopped = None
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
+            self._gradients_before = self._gathered()
         gradients = backward and self.live.adapter.grad_enabled()
         if feeder is not None:
             recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks)
         else:
             recorder = Recorder(self.live, gradients=gradients, observer=observer)
         running = Step(self, step, arguments, loss_fn, gradients, recorder)
+        self._under_way = recorder
         try:
             running.forward()
             return running.backward()
@@ -117,11 +122,18 @@ class Session:
             raise
         finally:
             self.autocast = recorder.autocast
+            self._under_way = None
             running.close()
 
     def stopped_by(self, error: Exception) -> Stopped | None:
         """What is known of an exception, where it ended a run of this model half-way."""
         return self.stopped if self.stopped is not None and self.stopped.error is error else None
+
+    def progress(self) -> tuple[int, int] | None:
+        """Calls that have ended in the run under way, and in the one before it; None where nothing runs. May be asked
+        from another thread."""
+        recorder = self._under_way
+        return None if recorder is None else (len(recorder.calls), len(self._calls))
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -130,14 +142,23 @@ class Session:
         Afterwards they are as it left them, and so are the gradients."""
         with preserved(self.live, buffers=True):
             drawn, seen = self._randomness, self._calls
-            before = self._drawn_before, self._buffers_before  # what runs inside may start from something else
+            # What runs inside may start from something else.
+            before = self._drawn_before, self._buffers_before, self._gradients_before
             self._randomness = self._drawn_before
             put_back(self.live, self._buffers_before)
+            for parameter, gradient in self._gradients_before:
+                self.live.adapter.set_gradient(parameter, self.live.adapter.clone(gradient))
             try:
                 yield
             finally:
                 self._randomness, self._calls = drawn, seen
-                self._drawn_before, self._buffers_before = before
+                self._drawn_before, self._buffers_before, self._gradients_before = before
+
+    def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
+        """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
+        self.repeatable = True
+        self._drawn_before, self._buffers_before = drawn, buffers
+        self._randomness = random_state(self.live.adapter)
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -156,6 +177,19 @@ class Session:
                 self.live.adapter.step(optimizer)
             else:
                 optimizer()
+
+    def _gathered(self) -> list[tuple[Any, Any]]:
+        adapter, found = self.live.adapter, []
+        for parameter in self.live.parameters().values():
+            gradient = adapter.gradient(parameter)
+            if gradient is not None and adapter.to_numpy(gradient).any():
+                found.append((parameter, adapter.clone(gradient)))
+        return found
+
+    def finish_step(self, optimizer: Any) -> None:
+        """Gradients are cleared, unless the user steps and clears: then the next step adds to what is left."""
+        if optimizer is None or self.live.adapter.is_optimizer(optimizer):
+            self.clear_gradients()
 
     def clear_gradients(self) -> None:
         for parameter in self.live.parameters().values():

@@ -4,82 +4,98 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from padiff.capture.recorder import call_model
 from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import Usage
+from padiff.records import Array, Usage
+
+
+class UseWatch:
+    """Sees what a running model uses when.
+
+    A tensor counts as used when an op takes it; failing that, and for one under several names, when its module
+    is called. The first round counts.
+    """
+
+    def __init__(self, live: LiveTree) -> None:
+        self._live, self._adapter = live, live.adapter
+        self._paths: dict[int, list[str]] = {}
+        for path, tensor in live.tensors().items():
+            self._paths.setdefault(id(tensor), []).append(path)
+        self._owned: dict[int, list[str]] = {}
+        for node, module in zip(live.tree.nodes, live.modules, strict=True):
+            own = (*self._adapter.own_parameters(module), *self._adapter.own_buffers(module))
+            self._owned.setdefault(id(module), []).extend(join(node.path, name) for name, _ in own)
+        self._read: dict[str, int] = {}
+        self._called: dict[str, int] = {}
+        self._calls: dict[int, int] = {}
+        self._made: dict[int, int] = {}
+        self._ready: dict[int, int] = {}
+        self._times: Counter[int] = Counter()
+        self._seen: dict[tuple[int, int], int] = {}
+        self._kept: list[Any] = []  # while they are held, nobody else gets their memory
+        self._node_of = live.node_of()
+        self._clock = 0
+
+    @contextmanager
+    def watching(self, but: Any = None) -> Iterator[None]:
+        """Inside, calls and reads are seen; of one that is running already, only what it reads and calls."""
+        modules = {id(module): module for module in self._live.modules}
+        modules.pop(id(but), None)
+        with ExitStack() as stack:
+            for handle in self._adapter.attach(modules.values(), self.enter, self.leave, lambda *_: None):
+                stack.callback(handle.remove)
+            stack.enter_context(self._adapter.watch_reads(self._on_read))
+            yield
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _on_read(self, tensor: Any) -> None:
+        for path in self._paths.get(id(tensor), ()):
+            self._read.setdefault(path, self._tick())
+
+    def enter(self, module: Any, args: Any, kwargs: Any) -> None:
+        adapter, node = self._adapter, self._node_of[id(module)]
+        self._times[node] += 1
+        if node not in self._calls:
+            given = [tensor for _, tensor in adapter.flatten((args, kwargs))]
+            self._kept.extend(given)
+            keys = [(adapter.storage(tensor), adapter.version(tensor)) for tensor in given]
+            self._calls[node] = now = self._tick()
+            if keys:
+                self._ready[node] = max(self._seen.setdefault(key, now) for key in keys)
+        for path in self._owned.get(id(module), ()):
+            self._called.setdefault(path, self._tick())
+
+    def leave(self, module: Any, output: Any) -> None:
+        if self._adapter.is_tensor(output):
+            self._made.setdefault(self._node_of[id(module)], math.prod(self._adapter.shape(output)))
+
+    def usage(self, outputs: tuple[tuple[str, Array], ...] = ()) -> Usage:
+        """What was seen."""
+        self._kept.clear()
+        tied = {path for same in self._paths.values() if len(same) > 1 for path in same}
+        first = {path: rank for path, rank in self._read.items() if path not in tied or path not in self._called}
+        used = {**self._called, **first}
+        for same in self._paths.values():  # a layer may keep its tensors a second time where they are never called for
+            known = [used[path] for path in same if path in used]
+            for path in same if known else ():
+                used.setdefault(path, min(known))
+        return Usage(used, self._calls, self._made, self._ready, self._times, outputs)
 
 
 def first_use(live: LiveTree, arguments: Arguments) -> Usage:
-    """Run forward once and see what is used when.
-
-    A tensor counts as used when an op takes it; failing that, and for one under several names, when its module
-    is called.
-    """
+    """Run forward once and see what is used when; nothing is left behind."""
     adapter = live.adapter
-    paths: dict[int, list[str]] = {}
-    for path, tensor in live.tensors().items():
-        paths.setdefault(id(tensor), []).append(path)
-    owned: dict[int, list[str]] = {}
-    for node, module in zip(live.tree.nodes, live.modules, strict=True):
-        own = (*adapter.own_parameters(module), *adapter.own_buffers(module))
-        owned.setdefault(id(module), []).extend(join(node.path, name) for name, _ in own)
-    read: dict[str, int] = {}
-    called: dict[str, int] = {}
-    calls: dict[int, int] = {}
-    made: dict[int, int] = {}
-    ready: dict[int, int] = {}
-    times: Counter[int] = Counter()
-    seen: dict[tuple[int, int], int] = {}
-    kept: list[Any] = []  # while they are held, nobody else gets their memory
-    node_of = live.node_of()
-    clock = 0
-
-    def tick() -> int:
-        nonlocal clock
-        clock += 1
-        return clock
-
-    def on_read(tensor: Any) -> None:
-        for path in paths.get(id(tensor), ()):
-            read.setdefault(path, tick())
-
-    def on_enter(module: Any, args: Any, kwargs: Any) -> None:
-        node = node_of[id(module)]
-        times[node] += 1
-        if node not in calls:
-            given = [tensor for _, tensor in adapter.flatten((args, kwargs))]
-            kept.extend(given)
-            keys = [(adapter.storage(tensor), adapter.version(tensor)) for tensor in given]
-            calls[node] = now = tick()
-            if keys:
-                ready[node] = max(seen.setdefault(key, now) for key in keys)
-        for path in owned.get(id(module), ()):
-            called.setdefault(path, tick())
-
-    def on_leave(module: Any, output: Any) -> None:
-        if adapter.is_tensor(output):
-            made.setdefault(node_of[id(module)], math.prod(adapter.shape(output)))
-
-    with ExitStack() as stack:
-        stack.enter_context(preserved(live, buffers=True))
-        modules = {id(module): module for module in live.modules}
-        handles = adapter.attach(modules.values(), on_enter, on_leave, lambda *_: None)
-        for handle in handles:
-            stack.callback(handle.remove)
-        stack.enter_context(adapter.watch_reads(on_read))
-        stack.enter_context(adapter.no_grad())
+    watch = UseWatch(live)
+    with preserved(live, buffers=True), watch.watching(), adapter.no_grad():
         output = call_model(live.model, arguments.args, dict(arguments.kwargs))
         outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
-    tied = {path for same in paths.values() if len(same) > 1 for path in same}
-    first = {path: rank for path, rank in read.items() if path not in tied or path not in called}
-    used = {**called, **first}
-    for same in paths.values():  # a layer may keep its tensors a second time where they are never called for
-        known = [used[path] for path in same if path in used]
-        for path in same if known else ():
-            used.setdefault(path, min(known))
-    return Usage(used, calls, made, ready, times, tuple(outputs))
+    return watch.usage(tuple(outputs))

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import padiff
-from padiff.cli import demo
+from padiff.cli import compare, demo, show
 from padiff.errors import PadiffError
 
-COMMANDS = (demo,)
+COMMANDS = (compare, show, demo)
 COULD_NOT_TELL = 2
 
 
@@ -31,6 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
     except PadiffError as error:
-        sys.stderr.write(f"padiff: {error}\n")
+        return _told(str(error))
+    except BrokenPipeError:  # whoever read what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COULD_NOT_TELL
+    except OSError as error:
+        return _told(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except KeyboardInterrupt:
+        return _told("interrupted")
     return code
+
+
+def _told(message: str) -> int:
+    sys.stderr.write(f"padiff: {message}\n")
+    return COULD_NOT_TELL

@@ -10,13 +10,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from padiff.capture.returned import returned
 from padiff.capture.session import Arguments
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.outputs import Named, paired_outputs
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
-from padiff.weights import apply_plan
+from padiff.weights import apply_plan, build
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
 Score = tuple[bool, float]
@@ -42,6 +44,29 @@ def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) ->
     with _restored(raw):
         found, where = _search(plan.choices, trial)
     return _doubtful(_settled(plan, found, where), where)
+
+
+def settled_by_values(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> WeightPlan:
+    """Where raw holds its weights already, the option that says what it holds; nothing is run."""
+    if not plan.choices or plan.problems:
+        return plan
+    chosen: list[int] = []
+    where: dict[int, str] = {}
+    for number, choice in enumerate(plan.choices):
+        fitting = [place for place, (_, entries) in enumerate(choice.options) if _holds(base, raw, entries)]
+        chosen.append(fitting[0] if fitting else 0)
+        if fitting:
+            where[number] = "values"
+    return _doubtful(_settled(plan, chosen, where), where)
+
+
+def _holds(base: LiveTree, raw: LiveTree, entries: Sequence[WeightEntry]) -> bool:
+    sources, targets = base.tensors(), raw.tensors()
+    for entry in entries:
+        arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
+        if not np.array_equal(build(entry, arrays), raw.adapter.to_numpy(targets[entry.path])):
+            return False
+    return True
 
 
 def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], dict[int, str]]:

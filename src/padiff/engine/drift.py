@@ -39,14 +39,18 @@ class Drift:
         adapter = self._base.live.adapter
         found: dict[str, float] = {}
         for path, parameter in self._base.live.parameters().items():
-            if path not in self._before:
-                continue
-            moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
-            size = np.abs(self._gradients[path].astype(np.float64))
-            unsure = uncertain * self._noise.parameters[path]
-            share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
-            found[path] = rms(moved * share) + earlier.get(path, 0.0)
+            if path in self._before:
+                moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
+                unsure = uncertain * self._noise.parameters[path]
+                found[path] = uncertain_part(moved, self._gradients[path], unsure) + earlier.get(path, 0.0)
         return found
+
+
+def uncertain_part(moved: Array, gradient: Array, unsure: float) -> float:
+    """How much of what a step moved is not known, where elements of the gradient below ``unsure`` are not."""
+    size = np.abs(gradient.astype(np.float64))
+    share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
+    return rms(moved * share)
 
 
 def relative_steps(base: Session, drift: Mapping[str, float]) -> dict[str, float]:

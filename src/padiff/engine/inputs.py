@@ -128,13 +128,12 @@ def _native(live: LiveTree, inputs: Inputs, cast: tuple[str, str] | None = None)
         if source is None:
             return live.adapter.to_native(leaf, like=live.model) if isinstance(leaf, np.ndarray) else leaf
         flows = source.requires_grad(leaf)
-        like = None if source.name == live.adapter.name else live.model
         value = leaf
-        if like is not None:
+        if source.name != live.adapter.name:
             value = source.clone(leaf)
             if not hasattr(value, "__dlpack__"):
                 value = source.to_numpy(value)
-        return live.adapter.to_native(value, like=like, requires_grad=flows)
+        return live.adapter.to_native(value, like=live.model, requires_grad=flows)
 
     return Arguments(
         tuple(map_leaves(value, convert) for value in inputs.args),

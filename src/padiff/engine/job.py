@@ -11,6 +11,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Rules,
     Tolerance,
+    Usage,
 )
 from padiff.weights import FindSpecial
 from padiff.weights.rules import Rule
@@ -35,5 +36,7 @@ class Job:
     weight_rules: Mapping[str, Rule] = field(default_factory=dict)
     """Raw tensor (``*`` stands for one component) to where it comes from."""
     special: FindSpecial = find_special_init
+    uses: tuple[Usage, Usage] | None = None
+    """In which order the models use their tensors, where that was seen already: nothing is run to find out then."""
     single_step: Literal["forward", "backward", "both"] | None = None
     """Whether every call of raw is fed what base's was fed, and which phases are compared then."""

@@ -21,6 +21,7 @@ from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Beside
+from padiff.engine.gallery import Gallery
 from padiff.records import (
     Array,
     Call,
@@ -79,7 +80,9 @@ class LocalRun:
         backward: bool = True,
         change: Callable[[Array], Array] | None = None,
         look: Callable[[str, str, int, str, Value], None] | None = None,
+        gallery: Gallery | None = None,
     ) -> None:
+        self._gallery = gallery
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
         self._backward = backward
         self._look = look
@@ -98,6 +101,8 @@ class LocalRun:
         """Raw call to the calls of its children that have ended, in order."""
         self._doubtful: list[Fault] = []
         """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
+        self._misfed: set[int] = set()
+        """Raw calls whose first input differs: what they return may differ for that alone."""
         self._excuses: dict[int, list[Excuse]] = {}
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._idle: set[Sort] = set()
@@ -122,6 +127,10 @@ class LocalRun:
             if other.tensor in feeds:
                 continue
             outcome, arranged = self._edge(base, call, one, other)
+            if outcome.agrees:
+                self._dispel(one, other)
+            elif other is call.inputs[0]:
+                self._misfed.add(call.index)
             if arranged is None or not _same_family(arranged, other.value):
                 continue
             if not outcome.agrees and other is not call.inputs[0] and self._besides(one, other):
@@ -169,6 +178,8 @@ class LocalRun:
                 continue
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
             outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
+            if outcome.agrees:
+                self._dispel(one, other)
             if arranged is None or not _same_family(arranged, other.value):
                 self._lost = self._lost or (not outcome.agrees and kind == "output")
                 continue
@@ -193,8 +204,8 @@ class LocalRun:
         outcome = missing("raw stops following gradients here (no_grad, detach)")
         comparison = self._comparison("backward", role, base, call, one, other, outcome)
         place = self._around(call, other) if between else (base, call)
-        before = self._before(call) if between else None
-        after = call if between else None
+        after = self._child_of(place[1], call) if between else None
+        before = self._before(after) if after else None
         self._accused.append((Fault("backward", *place, comparison, between=between, before=before, after=after), []))
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
@@ -255,6 +266,8 @@ class LocalRun:
         outcome, arranged = compare_arranged(
             expected, found, self._allowed(key), gradients=phase == "backward", loosely=self._loosely
         )
+        if self._gallery is not None and not outcome.agrees:
+            self._gallery.see(phase, outcome, expected, found)
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
@@ -311,22 +324,23 @@ class LocalRun:
             return
         between = (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
-        before = self._before(call) if between else None
+        after = self._child_of(place[1], call) if between else None
         fault = Fault(
             phase,
             place[0],
             place[1],
             comparison,
             between=between,
-            before=before,
-            after=call if between else None,
+            before=self._before(after) if after else None,
+            after=after,
             expected=None if arranged is None else np.array(arranged),
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
         elif kind == "doubtful":
-            self._doubtful.append(fault)
+            if not self._doubtful or call.index not in self._misfed:  # else what was doubtful before explains it
+                self._doubtful.append(fault)
         elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
             if kind == "edge":
                 self._passed_on |= self._passing_on(call, other)
@@ -339,6 +353,15 @@ class LocalRun:
             if kind == "edge":
                 self._passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
+
+    def _dispel(self, one: Slot, other: Slot) -> None:
+        """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was
+        right then."""
+        self._doubtful = [
+            fault
+            for fault in self._doubtful
+            if one.origin not in _origins(fault.base) and other.origin not in _origins(fault.raw)
+        ]
 
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
@@ -379,6 +402,13 @@ class LocalRun:
             index = self._met[index][1].parent
         self._accused.append((fault, excuses if fault.phase == "forward" else []))
 
+    def _child_of(self, outer: Call, call: Call) -> Call:
+        """The call made by ``outer`` in which this one happens, or this one."""
+        inner = call
+        while inner.parent != outer.index and inner.parent in self._met:
+            inner = self._met[inner.parent][1]
+        return inner if inner.parent == outer.index else call
+
     def _before(self, call: Call) -> Call | None:
         """The child of the same parent that ended last before this one began."""
         ended = [one for one in self._children.get(call.parent, []) if one.index < call.index]
@@ -401,9 +431,15 @@ class LocalRun:
     def finish(self) -> None:
         """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
         inside."""
+        if self._gallery is not None:
+            self.comparisons = self._gallery.hung(self.comparisons)
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             self.faults.append(blamed or fault)
+
+
+def _origins(call: Call) -> set[int]:
+    return {slot.origin for slot in call.outputs}
 
 
 def _masked_alike(base: Array, raw: Array) -> Array:

@@ -13,6 +13,7 @@ from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gap, gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
+from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, run_again
@@ -67,10 +68,10 @@ def localise(
     have moved the parameters, ``half_way`` that raw is known to raise: what it does until then is looked at.
     """
     backward = backward and job.backward
-    reference = _reference(job, base, step, backward=backward)
+    reference = reference_of(job, base, step, backward=backward)
     noise: Noise | None = None
     if tolerance.mode == "auto":
-        reference, noise = _shaken(job, base, reference, step, drift or {}, backward=backward)
+        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=backward)
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
@@ -84,6 +85,7 @@ def localise(
         tolerance,
         loosely=not pairing.alike,
         backward=backward,
+        gallery=Gallery(),
     )
     if half_way:
         found = _up_to_exception(raw, step, job, run, backward)
@@ -121,7 +123,7 @@ def localise(
     )
 
 
-def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
+def reference_of(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
     witness = Witness()
     with base.again():
         trace = base.run(
@@ -136,7 +138,7 @@ def _reference(job: Job, base: Session, step: int, *, backward: bool) -> Referen
     return Reference(trace, witness.contributions, witness.arrivals)
 
 
-def _shaken(
+def shaken_reference(
     job: Job, base: Session, reference: Reference, step: int, drift: Mapping[str, float], *, backward: bool
 ) -> tuple[Reference, Noise | None]:
     """How far rounding moves what each call adds."""

@@ -9,9 +9,10 @@ from padiff.align import pair_modules
 from padiff.capture.session import note
 from padiff.capture.usage import first_use
 from padiff.compare.layouts import compare_in_any_layout
-from padiff.engine.decide import decide
+from padiff.engine.decide import decide, settled_by_values
 from padiff.engine.job import Job
 from padiff.engine.outputs import Places, paired_outputs, places_in_common
+from padiff.engine.stored import StoredTree
 from padiff.errors import ArgumentError
 from padiff.records import (
     Anchors,
@@ -66,7 +67,7 @@ def _match(job: Job, *, run: bool) -> Matching:
         uses[0],
         uses[1],
         (rules.base_skip, rules.raw_skip),
-        values=_equal_already(uses),
+        values=_apart(job) or _equal_already(uses),
         lossy=bool(job.tolerance.narrow),
     )
     other = found.plan
@@ -75,7 +76,9 @@ def _match(job: Job, *, run: bool) -> Matching:
     if other.problems or (not uses[1].tensors and not _told(other)):
         found_anyway = bool(plan.problems) and _of_one_name(plan.problems[0])
         return Matching(plan if plan.problems else _doubted(plan, other), raised=None if found_anyway else raised)
-    if uses[1].tensors:
+    if _apart(job):
+        other = settled_by_values(job.base, job.raw, other)
+    elif uses[1].tensors:
         other = decide(job.base, job.raw, job.arguments, other)
     anchors = found.anchors(other)
     anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
@@ -141,6 +144,11 @@ def override(job: Job, matching: Matching, entries: Sequence[WeightEntry]) -> Ma
     return replace(matching, plan=changed)
 
 
+def _apart(job: Job) -> bool:
+    """Both ran elsewhere, and raw holds the weights it ran with: what is equal to base's was filled from it."""
+    return isinstance(job.base, StoredTree) and isinstance(job.raw, StoredTree) and job.base.whole and job.raw.whole
+
+
 def _told(plan: WeightPlan) -> bool:
     """Without a run only a plan that leaves nothing over and guesses nothing is better than saying what is wrong."""
     left = any(one.side == "base" and one.kind == "parameter" for one in plan.unmatched)
@@ -158,6 +166,8 @@ def alike(job: Job) -> frozenset[tuple[str, str]]:
 
 def _uses(job: Job) -> tuple[list[Usage], Exception | None]:
     """How both models use their tensors; nothing where one raises, which it does again when it is run for good."""
+    if job.uses is not None:
+        return list(job.uses), None
     found: list[Usage] = []
     for side, live, one in zip(("base", "raw"), (job.base, job.raw), job.arguments(), strict=True):
         try:

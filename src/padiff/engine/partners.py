@@ -36,9 +36,9 @@ class Partners:
 
     def finishes(self, call: Call) -> Call | None:
         """Raw's norm that this activation of raw completes to what base's norm returned in one."""
-        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].tensor not in self._unfinished:
+        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].origin not in self._unfinished:
             return None
-        expected, first = self._unfinished.pop(call.inputs[0].tensor)
+        expected, first = self._unfinished.pop(call.inputs[0].origin)
         agrees = compare_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance).agrees
         return first if agrees else None
 
@@ -72,11 +72,11 @@ class Partners:
         if self._same(base.outputs[0], call.outputs[0]) or not self._same_given(base, call):
             return base
         for after in self._pairing.candidates_after(base):
-            fed = after.inputs and after.inputs[0].tensor == base.outputs[0].tensor
+            fed = after.inputs and after.inputs[0].origin == base.outputs[0].origin
             if fed and len(after.outputs) == 1 and self._same(after.outputs[0], call.outputs[0]):
                 return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
         expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
-        self._unfinished[call.outputs[0].tensor] = (expected, call)
+        self._unfinished[call.outputs[0].origin] = (expected, call)
         if _rectified(base.outputs[0].value, call.outputs[0].value):
             self.rectified.append(call.index)
         return base

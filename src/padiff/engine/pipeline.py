@@ -23,11 +23,22 @@ from padiff.records import (
 )
 from padiff.weights import apply_plan
 
+Look = Callable[[], tuple[str, int, int] | None]
+"""Which side runs now, how many of its calls have ended, and of about how many; None where none runs."""
+
 
 def run_job(
-    job: Job, matching: Matching, *, copied: bool, on_step: Callable[[StepComparison], None] | None = None
+    job: Job,
+    matching: Matching,
+    *,
+    copied: bool,
+    on_step: Callable[[StepComparison], None] | None = None,
+    watch: Callable[[Look], None] | None = None,
 ) -> Result:
-    """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now."""
+    """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now.
+
+    ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come.
+    """
     plan = matching.plan
     rules = replace(job.rules, alike=alike(job))
     modules = pair_modules(job.base.tree, job.raw.tree, rules, anchors=matching.anchors)
@@ -35,6 +46,8 @@ def run_job(
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
     base.loss_outputs, raw.loss_outputs = matching.outputs
+    if watch is not None:
+        watch(lambda: _under_way(base, raw))
     steps: list[StepComparison] = []
     found: list[Divergence] = []
     notes: list[str] = []
@@ -71,6 +84,15 @@ def _told_of(step: Step, error: Exception) -> Told | None:
         return told_of(step, error)
     except Exception:
         return None
+
+
+def _under_way(base: Session, raw: Session) -> tuple[str, int, int] | None:
+    for session in (raw, base):
+        found = session.progress()
+        if found is not None:
+            done, before = found
+            return session.side, done, max(done, before or len(session.nodes))
+    return None
 
 
 def _watched(job: Job, modules: ModulePairs, side: str) -> frozenset[int]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from padiff.align import CallPairing, pair_slots
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.engine.gallery import Gallery
 from padiff.engine.partners import Partners
 from padiff.records import (
     Array,
@@ -71,6 +72,7 @@ class SideBySide:
         self._kinds: Counter[tuple[str, str]] = Counter()
         """Calls compared, by the two classes."""
         self._gradient_scale = 0.0
+        self._gallery = Gallery()
         self._queue: list[tuple[tuple[int, int], tuple[Array, Array] | None, Role, Call, Call, Slot, Slot]] = []
         self._gradient_queue: list[tuple[Place, Value, Value]] = []
         self._queued: set[tuple[int, int]] = set()
@@ -175,6 +177,7 @@ class SideBySide:
                     self._settle_gradients()
                 return
             outcome = self._values_of(expected, gradient, self._allowed(place.base, gradients=True), gradients=True)
+            self._picture("backward", outcome, expected, gradient)
             self._gradient_used(place.base, expected)
         elif place.tracked:
             outcome = _one_sided(gradient, "raw")
@@ -188,6 +191,7 @@ class SideBySide:
             outcome = compare_in_any_layout(
                 expected.numpy(), gradient.numpy(), tolerance, gradients=True, loosely=not self._alike
             )
+            self._picture("backward", outcome, expected, gradient)
             if outcome.numbers is not None:
                 self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
             self._gradient_used(place.base, expected)
@@ -225,8 +229,9 @@ class SideBySide:
             self._drop_outputs(self._ending_elsewhere())
         doubtful = len(self._comparisons) < compared
         unmatched = (*self._pairing.unmatched(raw.calls), *self._unmatched)
+        comparisons = tuple(self._gallery.hung(self._comparisons))
         return StepComparison(
-            raw.step, self._base, raw, tuple(self._pairs), tuple(self._comparisons), unmatched, self._alike, doubtful
+            raw.step, self._base, raw, tuple(self._pairs), comparisons, unmatched, self._alike, doubtful
         )
 
     # --- tensors
@@ -242,6 +247,7 @@ class SideBySide:
             outcome = self._outcomes.get(key)
             if outcome is None:
                 outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
+            self._picture("forward", outcome, one.value, other.value, result=role == "output" and raw.parent < 0)
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             if self._beside_the_point(role, base, raw, other, right, outcome):
                 self._unmatched.append(Unmatched("raw", raw.path, raw.kind, f"{role} {other.name}: {outcome.message}"))
@@ -276,10 +282,16 @@ class SideBySide:
 
     def _settle(self) -> None:
         """Compare what has queued up, in order."""
+        results: dict[tuple[int, int], tuple[Array, Array]] = {}
         for key, arrays, role, base, raw, one, other in self._queue:
             if arrays is not None:
-                self._outcomes[key] = compare_in_any_layout(*arrays, self._allowed(one.tensor))
+                results[key] = arrays
+                outcome = self._outcomes[key] = compare_in_any_layout(*arrays, self._allowed(one.tensor))
+                if not outcome.agrees:
+                    self._gallery.see("forward", outcome, *arrays)
             outcome = self._outcomes[key]
+            if raw.parent < 0 and role == "output" and key in results:
+                self._gallery.see_result(outcome, *results[key])
             comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
@@ -330,6 +342,18 @@ class SideBySide:
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
         return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance, gradients=gradients, loosely=not self._alike)
+
+    def _picture(self, phase: Phase, outcome: Outcome, base: Value, raw: Value, *, result: bool = False) -> None:
+        if (outcome.agrees and not result) or base.overwritten or raw.overwritten:
+            return
+        try:
+            arrays = base.numpy(), raw.numpy()
+        except RuntimeError:  # compared before, and let go since
+            return
+        if outcome.agrees:
+            self._gallery.see_result(outcome, *arrays)
+        else:
+            self._gallery.see(phase, outcome, *arrays)
 
     def _comparison(
         self, phase: Phase, role: Role, base: Call, raw: Call, name: str, outcome: Outcome, tensor: int

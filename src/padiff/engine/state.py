@@ -10,11 +10,13 @@ import numpy as np
 
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.measure import rms
+from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base
 from padiff.engine.side_by_side import NOISE_OF_SUMS
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
+    Array,
     Comparison,
     ModuleNode,
     ModuleTree,
@@ -35,6 +37,7 @@ class State:
 
     def __init__(self, job: Job, plan: WeightPlan, step: int, noise: Noise | None = None) -> None:
         self._job, self._plan, self._step, self._noise = job, plan, step, noise
+        self._gallery = Gallery()
         self._shared = {entry.path: group for group in shared_in_base(job, plan) for entry in group}
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
@@ -51,11 +54,18 @@ class State:
         if base is None or raw is None:
             outcome = missing("only one of the models yields a loss")
         elif base.shape != raw.shape:  # a scalar is a scalar, with or without an axis of length one
-            outcome = compare_arrays(base.numpy().reshape(()), raw.numpy().reshape(()), tolerance)
+            outcome = self._compared("forward", base.numpy().reshape(()), raw.numpy().reshape(()), tolerance)
         else:
-            outcome = compare_arrays(base.numpy(), raw.numpy(), tolerance)
+            outcome = self._compared("forward", base.numpy(), raw.numpy(), tolerance)
         base_root, raw_root = self._job.base.tree.nodes[0], self._job.raw.tree.nodes[0]
-        return [Comparison("forward", self._step, "loss", "", "", base_root.kind, raw_root.kind, "loss", outcome)]
+        kinds = (base_root.kind, raw_root.kind)
+        return self._gallery.hung([Comparison("forward", self._step, "loss", "", "", *kinds, "loss", outcome)])
+
+    def _compared(self, phase: Phase, base: Array, raw: Array, tolerance: Tolerance) -> Outcome:
+        outcome = compare_arrays(base, raw, tolerance)
+        if not outcome.agrees:
+            self._gallery.see(phase, outcome, base, raw)
+        return outcome
 
     def tensors(
         self, phase: Phase, role: Role, base: Mapping[str, Value | None], raw: Mapping[str, Value | None]
@@ -71,14 +81,14 @@ class State:
             shared = self._shared.get(entry.path, ()) if phase == "gradient" else ()
             if shared:
                 if entry is shared[0]:
-                    summed = _sum_of(shared, base.get(entry.sources[0].path), raw, tolerance)
+                    summed = self._sum_of(shared, base.get(entry.sources[0].path), raw, tolerance)
                     found.append(self._comparison(phase, role, entry, summed))
                 continue
             values = [base.get(source.path) for source in entry.sources]
-            outcome = self._outcome(entry, values, raw[entry.path], self._allowed(phase, entry, tolerance))
+            outcome = self._outcome(phase, entry, values, raw[entry.path], self._allowed(phase, entry, tolerance))
             if outcome is not None:
                 found.append(self._comparison(phase, role, entry, outcome))
-        return found
+        return self._gallery.hung(found)
 
     def _allowed(self, phase: Phase, entry: WeightEntry, tolerance: Tolerance) -> Tolerance:
         if self._noise is None:
@@ -94,7 +104,7 @@ class State:
         return replace(tolerance, predicted=predicted, atol=0.0, sums=phase != "weight")
 
     def _outcome(
-        self, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
+        self, phase: Phase, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
     ) -> Outcome | None:
         held = [value.numpy() for value in base if value is not None]
         if raw is not None and 0 < len(held) < len(base):  # a fused tensor, of which base keeps a part as a buffer
@@ -105,11 +115,32 @@ class State:
         if raw is None and not held:
             return None
         if raw is None:
-            return missing("base has it, raw has none") if any(array.any() for array in held) else None
+            frozen = self._frozen("raw", entry.path)
+            return missing(f"base has it, raw has none{frozen}") if any(array.any() for array in held) else None
         if len(held) < len(base):
-            return missing("raw has it, base has none") if raw.numpy().any() else None
+            frozen = self._frozen("base", entry.sources[0].path)
+            return missing(f"raw has it, base has none{frozen}") if raw.numpy().any() else None
         expected = build(entry, {s.path: array for s, array in zip(entry.sources, held, strict=True)})
-        return compare_arrays(expected, raw.numpy(), tolerance)
+        return self._compared(phase, expected, raw.numpy(), tolerance)
+
+    def _sum_of(
+        self, shared: Sequence[WeightEntry], base: Value | None, raw: Mapping[str, Value | None], tolerance: Tolerance
+    ) -> Outcome:
+        """The gradient of a tensor that raw keeps several times: each has its share."""
+        shares = []
+        for entry in shared:
+            value = raw.get(entry.path)
+            if value is not None:
+                order = entry.sources[0].permute
+                array = value.numpy()
+                shares.append(array if order is None else array.transpose(np.argsort(order)))
+        if base is None or not shares:
+            return missing("only one of the models has a gradient for it")
+        return self._compared("gradient", base.numpy(), sum(shares[1:], shares[0]).reshape(base.shape), tolerance)
+
+    def _frozen(self, side: str, path: str) -> str:
+        live = self._job.base if side == "base" else self._job.raw
+        return "" if live.adapter.requires_grad(live.tensors()[path]) else f": it is frozen in {side}"
 
     def _comparison(self, phase: Phase, role: Role, entry: WeightEntry, outcome: Outcome) -> Comparison:
         (base_node, base_unit), (raw_node, raw_unit) = (
@@ -119,25 +150,12 @@ class State:
         if base_unit.atomic and raw_unit.atomic:  # inside, each keeps its tensors where it likes
             base_node, raw_node = base_unit, raw_unit
         name = entry.path.removeprefix(raw_node.path).lstrip(".")
+        sources = tuple(source.path for source in entry.sources)
+        kinds = (base_node.kind, raw_node.kind)
         return Comparison(
-            phase, self._step, role, base_node.path, raw_node.path, base_node.kind, raw_node.kind, name, outcome
+            *(phase, self._step, role, base_node.path, raw_node.path, *kinds, name, outcome),
+            sources=() if sources == (entry.path,) else sources,
         )
-
-
-def _sum_of(
-    shared: Sequence[WeightEntry], base: Value | None, raw: Mapping[str, Value | None], tolerance: Tolerance
-) -> Outcome:
-    """The gradient of a tensor that raw keeps several times: each has its share."""
-    shares = []
-    for entry in shared:
-        value = raw.get(entry.path)
-        if value is not None:
-            order = entry.sources[0].permute
-            array = value.numpy()
-            shares.append(array if order is None else array.transpose(np.argsort(order)))
-    if base is None or not shares:
-        return missing("only one of the models has a gradient for it")
-    return compare_arrays(base.numpy(), sum(shares[1:], shares[0]).reshape(base.shape), tolerance)
 
 
 def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:

@@ -19,6 +19,7 @@ from padiff.engine.localise import Located, localise
 from padiff.engine.second_look import explained, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
+from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import narrowed
 from padiff.frameworks.tree import LiveTree
@@ -94,13 +95,13 @@ class Step:
         buffers = base.buffers(), raw.buffers()
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
-        base.clear_gradients()
-        raw.clear_gradients()
+        for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
+            session.finish_step(optimizer)
         done = replace(done, comparisons=tuple(found))
         if located:
-            return done, located
+            return done, with_trips(located, done)
         first = find_divergence(done, trees)
-        return done, [] if first is None else [explained_state(first, done, self.after)]
+        return done, [] if first is None else with_trips([explained_state(first, done, self.after)], done)
 
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
@@ -131,8 +132,8 @@ class Step:
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
-        base.clear_gradients()
-        raw.clear_gradients()
+        for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
+            session.finish_step(optimizer)
         scenes = located.scenes
         done = StepComparison(
             self.step,

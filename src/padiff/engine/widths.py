@@ -7,22 +7,31 @@ from dataclasses import replace
 
 from padiff.compare.tolerance import spacing
 from padiff.engine.job import Job
-from padiff.frameworks.tree import main_dtype
+from padiff.frameworks.tree import LiveTree, main_dtype
+from padiff.records import Tolerance
 
 
-def with_widths(job: Job) -> Job:
+def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
     """Models whose parameters have, for the most part, different floating dtypes are meant to: the narrower counts.
 
     A few tensors in another dtype are a difference like any other."""
-    base, raw = main_dtype(job.base), main_dtype(job.raw)
-    return job if base is None or raw is None or base == raw else narrowed(job, (base, raw))
+    dtypes = main_dtype(base), main_dtype(raw)
+    return tolerance if None in dtypes or dtypes[0] == dtypes[1] else _narrowed(tolerance, dtypes)
+
+
+def with_widths(job: Job) -> Job:
+    """The job with what its models' dtypes say."""
+    return replace(job, tolerance=with_width(job.tolerance, job.base, job.raw))
 
 
 def narrowed(job: Job, dtypes: Iterable[str | None]) -> Job:
     """The job with a tolerance that knows of narrower dtypes than it did; the same where they are not narrower."""
-    if job.tolerance.mode != "auto" and not (job.tolerance.rtol or job.tolerance.atol):  # equal to the bit, or not
-        return job
+    tolerance = _narrowed(job.tolerance, dtypes)
+    return job if tolerance is job.tolerance else replace(job, tolerance=tolerance)
+
+
+def _narrowed(tolerance: Tolerance, dtypes: Iterable[str | None]) -> Tolerance:
+    if tolerance.mode != "auto" and not (tolerance.rtol or tolerance.atol):  # equal to the bit, or not
+        return tolerance
     narrow = max((spacing(dtype) for dtype in dtypes if dtype is not None), default=0.0)
-    if narrow <= job.tolerance.narrow:
-        return job
-    return replace(job, tolerance=replace(job.tolerance, narrow=narrow))
+    return tolerance if narrow <= tolerance.narrow else replace(tolerance, narrow=narrow)

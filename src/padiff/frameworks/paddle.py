@@ -16,6 +16,7 @@ import paddle
 
 from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
@@ -166,6 +167,9 @@ class PaddleAdapter:
             found["weight_decay"] = coefficient
         return found
 
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
@@ -204,7 +208,7 @@ class PaddleAdapter:
             tensor = _from_numpy(np.asarray(value))
         else:
             tensor = paddle.utils.dlpack.from_dlpack(value).clone()
-        if like is not None:
+        if like is not None and not (isinstance(value, paddle.Tensor) and _at_home(tensor, like)):
             tensor = tensor.to(self.device_of(like))
         tensor.stop_gradient = not requires_grad
         return tensor
@@ -262,7 +266,16 @@ class PaddleAdapter:
         if tensor.stop_gradient or not paddle.is_grad_enabled():
             native.stop_gradient = not (tracked and native.is_floating_point())
             return native
-        return _Substitute.apply(tensor, _Given(self, native, see))
+        # Not a PyLayer: paddle 3.3 crashes where backward passes through one twice (retain_graph).
+        twin = tensor.clone()
+        twin.data = native
+        if see is not None:
+            twin.register_hook(functools.partial(self._passed_on, see))
+        return twin
+
+    def _passed_on(self, see: Callable[[Any], Array | None], gradient: Any) -> Any:
+        other = see(gradient.detach())
+        return None if other is None else self.to_native(other).astype(gradient.dtype)
 
     def write(self, target: Any, source: Any) -> None:
         if target.stop_gradient or not target.is_leaf:
@@ -346,28 +359,6 @@ class PaddleAdapter:
         return None if momentum is None else float(momentum)
 
 
-class _Given:
-    """What a substitute holds, and who looks at its gradient."""
-
-    def __init__(self, adapter: PaddleAdapter, value: Any, see: Callable[[Any], Array | None] | None) -> None:
-        self.adapter, self.value, self.see = adapter, value, see
-
-
-class _Substitute(paddle.autograd.PyLayer):
-    """Other elements under the history of a tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, given: _Given) -> Any:
-        ctx.given, value, given.value = given, given.value, None
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        given = ctx.given
-        other = None if given.see is None else given.see(gradient.detach())
-        return gradient if other is None else given.adapter.to_native(other).astype(gradient.dtype)
-
-
 @contextmanager
 def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
     owner, thread = paddle.amp.AmpScaler, threading.get_ident()
@@ -414,6 +405,13 @@ class _HostView:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
+
+
+def _at_home(tensor: Any, model: Any) -> bool:
+    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
+    user put it."""
+    places = {str(own.place) for own in (*model.parameters(), *model.buffers())}
+    return not places or str(tensor.place) in places
 
 
 def _share(tensor: Any) -> Array:

@@ -82,6 +82,11 @@ class Adapter(Protocol):
         """Plain settings of an optimizer under shared names (``lr``, ``weight_decay``, ``beta1``), and its kind."""
         ...
 
+    def environment(self, model: Any) -> dict[str, str]:
+        """Where and how the model runs, question to answer: ``version``, ``device``, ``threads``, and what decides
+        about precision. An adapter may leave it out."""
+        ...
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]: ...
@@ -112,7 +117,8 @@ class Adapter(Protocol):
 
     def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
         """A tensor of this framework with the elements of ``value`` (numpy array or any DLPack tensor), on the
-        device of ``like`` (a model) where given, not sharing gradients."""
+        device of ``like`` (a model) where given, not sharing gradients. A tensor of this framework that already is
+        where some of the model is stays there."""
         ...
 
     def assign(self, tensor: Any, value: Array) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from padiff.errors import ArgumentError
+from padiff.frameworks.lookup import layer_spec
 from padiff.frameworks.protocol import Adapter
-from padiff.frameworks.tree import layer_spec
 
 SYNONYMS = {
     "epsilon": "eps",

@@ -21,6 +21,7 @@ from padiff.frameworks import containers
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
+from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -108,6 +109,9 @@ class TorchAdapter:
             found["beta1"], found["beta2"] = (float(beta) for beta in betas)
         return {"kind": type(optimizer).__name__} | found
 
+    def environment(self, model: Any) -> dict[str, str]:
+        return environment(model, self.dtype)
+
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
@@ -154,7 +158,7 @@ class TorchAdapter:
             tensor = torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits[0])).view(bits[1])
         else:
             tensor = torch.from_dlpack(value).clone()
-        if like is not None:
+        if like is not None and not (isinstance(value, torch.Tensor) and _at_home(tensor, like)):
             tensor = tensor.to(self.device_of(like))
         return tensor.requires_grad_(requires_grad) if requires_grad else tensor
 
@@ -331,6 +335,13 @@ class _Substitute(torch.autograd.Function):
         if other is not None:
             gradient = given.adapter.to_native(other).to(device=gradient.device, dtype=gradient.dtype)
         return gradient, None
+
+
+def _at_home(tensor: Any, model: Any) -> bool:
+    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
+    user put it."""
+    devices = {own.device for own in (*model.parameters(), *model.buffers())}
+    return not devices or tensor.device in devices
 
 
 def _recomputing() -> bool:

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from padiff.frameworks.environment import environment_of
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.lookup import layer_spec
 from padiff.frameworks.protocol import Adapter
+from padiff.frameworks.settings import settings_of
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
 
 
@@ -101,7 +104,7 @@ def module_tree(adapter: Adapter, model: Any, name: str | None = None) -> LiveTr
         return index
 
     visit(model, "", -1, frozenset())
-    tree = ModuleTree(adapter.name, name or type(model).__name__, tuple(nodes))
+    tree = ModuleTree(adapter.name, name or type(model).__name__, tuple(nodes), environment_of(adapter, model))
     return LiveTree(adapter, model, tree, tuple(modules))
 
 
@@ -119,6 +122,7 @@ def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> 
         identity=id(module),
         text=functools.partial(adapter.describe, module),
         atomic=spec.atomic if spec else False,
+        settings=functools.partial(settings_of, adapter, module),
     )
 
 
@@ -135,16 +139,3 @@ def _buffer_specs(adapter: Adapter, module: Any, spec: LayerSpec | None) -> list
 
 def _specs(adapter: Adapter, named: list[tuple[str, Any]]) -> list[TensorSpec]:
     return [TensorSpec(name, adapter.shape(t), adapter.dtype(t), id(t)) for name, t in named]
-
-
-def _layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
-    table = adapter.layer_table()
-    for base in cls.__mro__:
-        found = table.get(f"{base.__module__}.{base.__qualname__}")
-        if found is not None:
-            return found
-    return None
-
-
-layer_spec: Callable[[Any, Any], LayerSpec | None] = functools.lru_cache(maxsize=4096)(_layer_spec)
-"""The row of the framework's layer table for a class or the nearest of its bases."""

@@ -153,6 +153,9 @@ class Comparison(PlainData):
     forms: tuple[str, str] = ("", "")
     """Dtype and shape of base's and raw's tensor, where known: ``float32[4, 9]``."""
     picture: Picture | None = None
+    sources: tuple[str, ...] = ()
+    """For a parameter or buffer: paths of base's tensors that it was held against, where that is not one of its own
+    path."""
 
     @property
     def agrees(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from padiff.records.plain import PlainData
 from padiff.records.values import Array, TensorSpec
@@ -30,6 +31,12 @@ class ModuleNode(PlainData):
     """How the framework prints it, in one line, or what says so when somebody asks."""
     atomic: bool = False
     """A layer that is matched as one thing although it has children (attention, LSTM)."""
+    settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
+    """What it was built with, under the names all frameworks share, or what says so when somebody asks."""
+
+    @property
+    def built_with(self) -> Mapping[str, Any]:
+        return self.settings() if callable(self.settings) else self.settings
 
     @property
     def name(self) -> str:
@@ -47,6 +54,8 @@ class ModuleTree(PlainData):
     framework: str
     name: str
     nodes: tuple[ModuleNode, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Where and how the model runs, as its framework says it: version, device, threads, precision."""
 
     def by_path(self) -> dict[str, ModuleNode]:
         return {node.path: node for node in self.nodes}

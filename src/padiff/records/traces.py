@@ -42,6 +42,13 @@ class Slot(PlainData):
     value: Value
     tracked: bool = False
     """Whether it takes part in backward."""
+    stands_for: int = -1
+    """Number of the tensor in whose place it was put, in a run that is fed; -1 where it is the model's own."""
+
+    @property
+    def origin(self) -> int:
+        """Number of the tensor that the model itself would have here."""
+        return self.tensor if self.stands_for < 0 else self.stands_for
 
 
 @dataclass(frozen=True, slots=True)

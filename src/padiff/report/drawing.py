@@ -23,6 +23,8 @@ class Signs:
 
     verdict: Mapping[str, str]
     outcome: Mapping[str, str]
+    none: str
+    """No error at all."""
     levels: str
     """From the least to the most."""
     no_number: str
@@ -39,6 +41,7 @@ class Signs:
 UNICODE = Signs(
     verdict={"aligned": "✓", "diverged": "✗", "unsure": "?"},
     outcome={"equal": "=", "rounding": "✓", "precision": "✓", "different": "✗"},
+    none="·",
     levels="▁▂▃▄▅▆▇█",
     no_number="–",
     here="❯",
@@ -53,6 +56,7 @@ UNICODE = Signs(
 ASCII = Signs(
     verdict={"aligned": "OK", "diverged": "!!", "unsure": "?"},
     outcome={"equal": "=", "rounding": "ok", "precision": "ok", "different": "!!"},
+    none=" ",
     levels="_.:-=+*#",
     no_number="-",
     here=">",
@@ -128,6 +132,8 @@ class Sparkline:
     line: str
     low: str
     high: str
+    none: bool = False
+    """Whether some have no error at all."""
     marker: str = ""
     at: int = field(default=-1)
 
@@ -153,14 +159,17 @@ def sparkline(values: Sequence[float | None], width: int, signs: Signs, mark: in
         line += wide * _level([value for value in stretch if value is not None], low, high, signs)
     at = -1 if mark < 0 else wide * min(columns - 1, mark * columns // len(values))
     top = "no number" if odd else f"{10**high:.1e}"
-    return Sparkline(line, f"{10**low:.1e}" if known else "0", top, signs.up if mark >= 0 else "", at)
+    none = any(value == 0 for value in values)
+    return Sparkline(line, f"{10**low:.1e}" if known else "0", top, none, signs.up if mark >= 0 else "", at)
 
 
 def _level(values: Sequence[float], low: float, high: float, signs: Signs) -> str:
     if any(not math.isfinite(value) for value in values):
         return "!"
-    peak = max(values, default=0.0)
+    if not values:
+        return " "
+    peak = max(values)
     if peak <= 0:
-        return signs.levels[0]
+        return signs.none
     share = (math.log10(peak) - low) / (high - low) if high > low else 0.5
     return signs.levels[min(len(signs.levels) - 1, int(share * len(signs.levels)))]

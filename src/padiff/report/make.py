@@ -6,7 +6,6 @@ import importlib.metadata
 import linecache
 import math
 import platform
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from padiff.records import (
     Divergence,
     Frame,
     Interruption,
+    ModuleNode,
     ModuleTree,
     SourceLine,
     StepComparison,
@@ -115,6 +115,8 @@ def _plain_settings(divergence: Divergence) -> Divergence:
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
@@ -122,13 +124,16 @@ def _plain(value: Any) -> Any:
 
 
 def _side(tree: ModuleTree) -> Side:
-    modules = tuple(Module(node.path, node.kind, node.line, node.parent) for node in tree.nodes)
-    return Side(tree.name, tree.framework, _version_of(tree.framework), modules)
+    """One model; a dump's tree knows where it ran, which need not be here."""
+    environment = {name: text for name, text in tree.environment.items() if name != "version"}
+    version = tree.environment.get("version", "")
+    return Side(tree.name, tree.framework, version, tuple(_module(node) for node in tree.nodes), environment)
 
 
-def _version_of(framework: str) -> str:
-    """A framework whose model was compared is loaded; it is never loaded to be asked."""
-    return str(getattr(sys.modules.get(framework), "__version__", ""))
+def _module(node: ModuleNode) -> Module:
+    settings = {name: _plain(value) for name, value in node.built_with.items()}
+    tensors = {spec.name: _form(spec) for spec in (*node.parameters, *node.buffers)}
+    return Module(node.path, node.kind, node.line, node.parent, settings, tensors)
 
 
 def _environment() -> Environment:
@@ -223,9 +228,10 @@ class _Forms:
 
     def _of(self, comparison: Comparison, step: StepComparison) -> tuple[str, str]:
         if comparison.role in ("parameter", "buffer"):
-            paths = (comparison.base_path, comparison.raw_path)
-            names = [f"{path}.{comparison.name}" if path else comparison.name for path in paths]
-            return self._specs[0].get(names[0], ""), self._specs[1].get(names[1], "")
+            own = f"{comparison.raw_path}.{comparison.name}" if comparison.raw_path else comparison.name
+            sources = comparison.sources or (own,)
+            base = " + ".join(filter(None, (self._specs[0].get(source, "") for source in sources)))
+            return base, self._specs[1].get(own, "")
         if step is not self._step:
             self._step = step
             self._calls = (_by_index(step.base.calls), _by_index(step.raw.calls))

@@ -42,7 +42,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _folded(f"Without partner ({len(alone)})", _alone(report))
     shares = ", ".join(f"{words.percent(share)} of raw's {what}" for what, share in report.coverage.items())
     if shares:
-        yield f"<sub>Compared: {shares}. Tolerance: {escaped(str(report.tolerance))}.</sub>"
+        ran = "".join(f" {escaped(told[0].upper() + told[1:])}." for told in words.ran_on(report))
+        yield f"<sub>Compared: {shares}. Tolerance: {escaped(str(report.tolerance))}.{ran}</sub>"
 
 
 def _place(report: Report, divergence: Divergence) -> Iterator[str]:

@@ -12,6 +12,8 @@ from padiff.records import Array, Mismatch, Picture
 BINS = 32
 CELLS = 16
 MOST_FIRST = 10
+STRETCH = 1 << 16
+"""Elements looked through at a time for the first that differ."""
 NARROW = 0.01
 """Errors that lie closer together than this, in powers of ten, are one bin."""
 
@@ -22,9 +24,11 @@ def picture_of(base: Array | None, raw: Array | None) -> Picture | None:
         return None
     with np.errstate(all="ignore"):
         error = _error(base, raw)
-        finite = error[np.isfinite(error) & (error > 0)]
+        finite = error[error > 0]
+        if not np.isfinite(finite).all():
+            finite = finite[np.isfinite(finite)]
         low, high, counts = _histogram(finite)
-        equal = int(np.count_nonzero(error == 0))
+        equal = int(error.size - np.count_nonzero(error))
         shaped = error.reshape(base.shape) if base.ndim else error.reshape(1)
         axes = _axes(shaped)
         cells = _cells(shaped, axes)
@@ -70,11 +74,13 @@ def _wide(array: Array) -> Any:
 def _histogram(errors: Array) -> tuple[float, float, tuple[int, ...]]:
     if not errors.size:
         return 0.0, 0.0, ()
-    logs = np.log10(errors, dtype=np.float64)
+    logs = np.log10(errors)
     low, high = float(logs.min()), float(logs.max())
     if high - low < NARROW:
         return low, high, (int(errors.size),)
-    counts, _ = np.histogram(logs, bins=BINS, range=(low, high))
+    logs -= low
+    logs *= BINS / (high - low)
+    counts = np.bincount(np.minimum(logs.astype(np.int32), BINS - 1), minlength=BINS)
     return low, high, tuple(int(count) for count in counts)
 
 
@@ -83,13 +89,18 @@ def _axes(error: Array) -> tuple[int, ...]:
     wide = [axis for axis in range(error.ndim) if error.shape[axis] > 1]
     if len(wide) <= 2:
         return tuple(wide) or (error.ndim - 1,)
-    ranked = sorted(wide, key=lambda axis: (_change(error, axis), axis), reverse=True)
+    changes: dict[int, float] = {}
+    rest = error  # the largest over all axes behind the one that is looked at
+    for axis in reversed(range(error.ndim)):
+        if error.shape[axis] > 1:
+            changes[axis] = _change(rest.reshape(-1, error.shape[axis]).max(axis=0))
+        rest = rest.max(axis=-1)
+    ranked = sorted(wide, key=lambda axis: (changes[axis], axis), reverse=True)
     return tuple(sorted(ranked[:2]))
 
 
-def _change(error: Array, axis: int) -> float:
+def _change(along: Array) -> float:
     """How much the largest error differs from place to place along an axis, relative to the largest of all."""
-    along = error.max(axis=tuple(other for other in range(error.ndim) if other != axis))
     along = np.where(np.isfinite(along), along, np.nanmax(along[np.isfinite(along)], initial=1.0))
     peak = float(along.max())
     return float(along.std()) / peak if peak > 0 else 0.0
@@ -111,12 +122,15 @@ def _short(value: Any) -> float:
 
 def _first(base: Array, raw: Array, error: Array) -> tuple[Mismatch, ...]:
     """The first elements whose error is not small beside the largest."""
-    finite = error[np.isfinite(error)]
-    bound = float(finite.max()) * 1e-2 if finite.size and np.isfinite(error).all() else 0.0
+    peak = float(error.max())
+    bound = peak * 1e-2 if math.isfinite(peak) else 0.0
     found: list[Mismatch] = []
-    for flat in np.flatnonzero(error > bound)[:MOST_FIRST]:
-        index = tuple(int(place) for place in np.unravel_index(int(flat), base.shape))
-        found.append(Mismatch(index, _plain(base[index]), _plain(raw[index])))
+    for start in range(0, error.size, STRETCH):
+        for flat in np.flatnonzero(error[start : start + STRETCH] > bound)[: MOST_FIRST - len(found)]:
+            index = tuple(int(place) for place in np.unravel_index(start + int(flat), base.shape))
+            found.append(Mismatch(index, _plain(base[index]), _plain(raw[index])))
+        if len(found) == MOST_FIRST:
+            break
     return tuple(found)
 
 

@@ -60,7 +60,7 @@ def hints(record: type) -> dict[str, Any]:
 def read(kind: Any, data: Any, where: str) -> Any:
     """What ``written`` made of something of this type; raises ReportError, with the place, where it cannot be."""
     if kind is Any:
-        return data
+        return _frozen(data)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _read_record(kind, data, where)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -75,6 +75,11 @@ def read(kind: Any, data: Any, where: str) -> Any:
             _refuse(data, where, "an object")
         return {str(key): read(inner[1], item, f"{where}.{key}") for key, item in data.items()}
     return _read_scalar(kind, data, where)
+
+
+def _frozen(data: Any) -> Any:
+    """Records hold tuples, JSON has lists."""
+    return tuple(_frozen(item) for item in data) if isinstance(data, list) else data
 
 
 def _read_record(kind: type, data: Any, where: str) -> Any:

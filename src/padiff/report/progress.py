@@ -3,49 +3,82 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 DELAY = 1.0
 """Seconds that a run may take without saying so."""
 
 
 class Stages:
-    """Is told what is done now; says nothing where nobody looks."""
+    """Is told what is done now; says nothing where nobody looks.
 
-    def __init__(self, bar: Progress | None = None, task: TaskID | None = None) -> None:
-        self._bar, self._task = bar, task
+    What runs is not told of each call: whoever draws asks how far it has come, a few times a second.
+    """
+
+    def __init__(self) -> None:
+        self._what = "starting"
+        self._step, self._steps = 0, 1
+        self._look: Callable[[], tuple[str, int, int] | None] = lambda: None
 
     def now(self, what: str) -> None:
         """A new stage begins."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=what)
+        self._what = what
 
     def done(self, steps: int, of: int) -> None:
-        """So many steps are done; the bar knows its length from now on, where there is more than one."""
-        if self._bar is not None and self._task is not None and of > 1:
-            self._bar.update(self._task, completed=steps, total=of)
+        """So many steps are done."""
+        self._step, self._steps = steps, of
+
+    def follow(self, look: Callable[[], tuple[str, int, int] | None]) -> None:
+        """From now on ``look`` says who runs, how many of its calls have ended, and of about how many."""
+        self._look = look
+
+    def seen(self) -> tuple[str, int, int | None]:
+        """What to write, and how far the bar goes; of None where nobody knows."""
+        parts = [self._what]
+        if self._steps > 1:
+            parts.append(f"step {min(self._step + 1, self._steps)} of {self._steps}")
+        found = self._look()
+        if found is None:
+            return ", ".join(parts), 0, None
+        side, calls, of = found
+        parts.append(f"{side}: call {calls:,} of {of:,}")
+        return ", ".join(parts), calls, of
+
+
+class _Bar(Progress):
+    """Looks before it is drawn."""
+
+    shown: Stages | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.shown is not None:
+            for task in self.tasks:
+                task.description, task.completed, task.total = self.shown.seen()
+        yield from super().get_renderables()
 
 
 @contextmanager
 def stages(wanted: bool | None, console: Console | None = None) -> Iterator[Stages]:
     """A bar while the block runs: always, never, or (None) where stderr is a terminal. It leaves nothing behind."""
     target = Console(stderr=True, force_jupyter=False) if console is None else console
+    shown = Stages()
     if wanted is False or (wanted is None and not target.is_terminal):
-        yield Stages()
+        yield shown
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     # What the models print goes where it always goes.
-    bar = Progress(*columns, console=target, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar = _Bar(*columns, console=target, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar.add_task("starting", total=None)
+    bar.shown = shown
     timer = threading.Timer(DELAY, bar.start)
     timer.daemon = True
-    task = bar.add_task("starting", total=None)
     timer.start()
     try:
-        yield Stages(bar, task)
+        yield shown
     finally:
         timer.cancel()
         timer.join()

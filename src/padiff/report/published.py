@@ -47,7 +47,8 @@ def _record(kind: type, known: dict[str, Any]) -> dict[str, Any]:
 
 def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     if kind is Any:
-        return {"type": ["null", "boolean", "number", "string"]}
+        known["value"] = {"type": ["null", "boolean", "number", "string", "array"], "items": {"$ref": "#/$defs/value"}}
+        return {"$ref": "#/$defs/value"}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if kind.__name__ not in known:
             known[kind.__name__] = {}

@@ -22,6 +22,10 @@ class Module(PlainData):
     """How the framework prints it."""
     parent: int = -1
     """Place of the module around it in the list; -1 for the model."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it was built with, under the names all frameworks share."""
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    """Its own parameters and buffers: name to dtype and shape."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Side(PlainData):
     """Of the framework; empty where not known."""
     modules: tuple[Module, ...] = ()
     """In the order of definition; the model is the first."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Where and how it ran, as its framework says it: device, threads, precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,11 @@ class Report(PlainData):
     def steps(self) -> tuple[int, ...]:
         """The steps that were compared."""
         return tuple(dict.fromkeys(one.step for one in self.comparisons))
+
+    @property
+    def last_step(self) -> tuple[Comparison, ...]:
+        """What was compared in the step after which nothing more ran."""
+        return tuple(one for one in self.comparisons if one.step == self.comparisons[-1].step)
 
     def to_dict(self) -> dict[str, Any]:
         plain = {name: value for name, value in PlainData.to_dict(self).items() if name != "verdict"}

@@ -208,7 +208,9 @@ def _growth(report: Report, width: int, signs: Signs) -> Iterable[RenderableType
     if drawn is None:
         return
     what = "outputs" if phase == "forward" else "gradients"
-    title = f"Relative error of {what} in the order of computation, {drawn.low} to {drawn.high}"
+    title = f"Relative error of {what} in order of computation, {drawn.low} to {drawn.high}"
+    if drawn.none and signs.none.strip():
+        title += f", {signs.none} none"
     lines = [Text(drawn.line, "green" if report.aligned else "yellow", no_wrap=True)]
     if drawn.marker and first is not None:
         lines.append(Text(drawn.under(words.place(first.raw_path), width - 4), "bold red", no_wrap=True))
@@ -257,6 +259,7 @@ def elided(path: str, most: int) -> str:
 def _rest(report: Report) -> Iterable[RenderableType]:
     shares = ", ".join(f"{words.percent(share)} of raw's {what}" for what, share in report.coverage.items())
     lines = [Text(f"compared: {shares}", "dim")] if shares else []
+    lines += [Text(told, "dim") for told in words.ran_on(report)]
     lines += [Text(f"note: {note}") for note in report.notes]
     units = list(dict.fromkeys(one.inside for one in report.unmatched if one.inside))
     if units:

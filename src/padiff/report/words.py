@@ -25,6 +25,19 @@ def side(one: Side) -> str:
     return f"{one.name} ({one.framework}{' ' + one.version if one.version else ''})"
 
 
+def ran_on(report: Report) -> list[str]:
+    """Where both sides ran, and what else of it differs between them."""
+    sides = base, raw = (report.base.environment, report.raw.environment)
+    asked = ("device", "device name", "parameters", "mode")
+    told = [", ".join(one[name] for name in asked if name in one) for one in sides]
+    if not all(told):
+        return []
+    first = f"both ran on {told[0]}" if told[0] == told[1] else f"base ran on {told[0]}; raw on {told[1]}"
+    unlike = [name for name in base if raw.get(name, base[name]) != base[name] and name not in asked]
+    differ = ", ".join(f"{name} (base {base[name]}, raw {raw[name]})" for name in unlike)
+    return [first, f"set differently: {differ}"] if differ else [first]
+
+
 def both(base: str, raw: str) -> str:
     """One path for both, or the two."""
     return place(raw) if base == raw else f"{place(base)} vs {place(raw)}"

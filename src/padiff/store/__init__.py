@@ -5,12 +5,13 @@ from padiff.store.nested import Opaque
 from padiff.store.places import dumps_below, place
 from padiff.store.reader import Dump, StepDump
 from padiff.store.statistics import Gap, Stats, gap, statistics
-from padiff.store.step_writer import StepWriter
-from padiff.store.steps import Draw
+from padiff.store.step_writer import Seen, StepWriter
+from padiff.store.steps import Borders, Draw
 from padiff.store.values import LostValue, StoredValue
 from padiff.store.writer import DumpWriter, Kind
 
 __all__ = [
+    "Borders",
     "Draw",
     "Dump",
     "DumpWriter",
@@ -19,6 +20,7 @@ __all__ = [
     "Kind",
     "LostValue",
     "Opaque",
+    "Seen",
     "Stats",
     "StepDump",
     "StepWriter",

@@ -18,7 +18,7 @@ from padiff.store.files import INDEX, check_size, damaged, is_step_name, open_fi
 from padiff.store.index import read_index
 from padiff.store.shelves import Shelves, decode_listing
 from padiff.store.sources import KnownSources, decode_sources
-from padiff.store.steps import Draw, StepDocument, decode_lost, decode_step
+from padiff.store.steps import Borders, Draw, StepDocument, decode_lost, decode_step
 from padiff.store.strict import Malformed
 from padiff.store.trees import decode_facts, decode_tree
 from padiff.store.values import LostValue, StoredValue
@@ -80,6 +80,16 @@ class Dump:
     def nbytes(self) -> int:
         """What its shards and steps take on disk."""
         return sum(self._sizes.values())
+
+    @property
+    def sources(self) -> Mapping[str, Mapping[int, str]]:
+        """File to line number to text, as it was when the dump was written."""
+        return self._sources.files()
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that the index says: two dumps have one if they are copies."""
+        return digest((self.path / INDEX).read_bytes()).hex()
 
     def source_line(self, frame: Frame) -> SourceLine:
         """A line of the user's code as it was when the dump was written."""
@@ -179,6 +189,20 @@ class StepDump:
         return self._document.buffers
 
     @property
+    def weights_before(self) -> Mapping[str, Value]:
+        """Parameters as the step found them, where the dump holds them."""
+        return self._document.weights_before
+
+    @property
+    def buffers_before(self) -> Mapping[str, Value]:
+        return self._document.buffers_before
+
+    @property
+    def borders(self) -> Borders | None:
+        """Gradients at the borders of each call, where they were seen by themselves."""
+        return self._document.borders
+
+    @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """What the model was called with, where the dump holds it."""
         return self._document.arguments
@@ -208,6 +232,11 @@ class StepDump:
         yield from (value for value in read.parameter_gradients.values() if value is not None)
         yield from read.weights.values()
         yield from read.buffers.values()
+        yield from read.weights_before.values()
+        yield from read.buffers_before.values()
+        if read.borders is not None:
+            yield from read.borders.contributions.values()
+            yield from read.borders.arrivals.values()
         yield from (draw.value for draw in read.draws)
         if read.loss is not None:
             yield read.loss

@@ -48,6 +48,9 @@ class KnownSources:
         text = self._lines.get(frame.file, {}).get(frame.line, "")
         return SourceLine(frame.file, frame.line, frame.function, text)
 
+    def files(self) -> Mapping[str, Mapping[int, str]]:
+        return self._lines
+
     def lines(self, stack: Sequence[Frame]) -> tuple[SourceLine, ...]:
         return tuple(self.line(frame) for frame in stack)
 

@@ -24,6 +24,10 @@ class Handle:
         self.number: int | None = None
 
 
+class Seen(int):
+    """A tensor of the trace by its number, among arguments."""
+
+
 class Takes(Protocol):
     """Takes tensors, and steps that have ended."""
 
@@ -46,24 +50,30 @@ class StepWriter:
         self._more: dict[str, Any] = {}
 
     def tensor(self, number: int, value: Value | Array, *, owned: bool = False) -> None:
-        """A tensor of the trace, by its number there; the first sight of it counts."""
-        if number not in self._tensors:
+        """A tensor of the trace, by its number there; the first sight of it counts, unless it was left out there."""
+        known = self._tensors.get(number)
+        if known is None or (type(known) is dict and known["lost"] == "left out"):
             self._tensors[number] = self._reference(value, owned)
 
     def leave_out(self, number: int, value: Value) -> None:
         """A tensor of which only shape and dtype are kept."""
         self._tensors.setdefault(number, _lost(value, "left out"))
 
-    def call(self, call: Call, *, owned: bool = False) -> None:
-        """A call that has ended, with those of its tensors that were not seen before."""
+    def call(self, call: Call, *, owned: bool = False, kept: bool = True) -> None:
+        """A call that has ended, with those of its tensors that were not seen before, or without them."""
         for slot in (*call.inputs, *call.outputs):
-            self.tensor(slot.tensor, slot.value, owned=owned)
+            if kept:
+                self.tensor(slot.tensor, slot.value, owned=owned)
+            else:
+                self.leave_out(slot.tensor, slot.value)
         self._calls.append(encode_call(call, self._tree, self.stacks))
 
-    def gradient(self, number: int, value: Value | Array, *, owned: bool = False) -> None:
-        """The gradient of a tensor, in the order in which backward makes them; a later one replaces an earlier."""
+    def gradient(self, number: int, value: Value | Array, *, owned: bool = False, bordered: bool = False) -> None:
+        """The gradient of a tensor, in the order in which backward makes them; a later one replaces an earlier.
+
+        ``bordered`` says that ``borders`` will come, of which most are the same."""
         self._gradients.pop(number, None)
-        self._gradients[number] = self._reference(value, owned)
+        self._gradients[number] = self._reference(value, owned, f"gradient {number}" if bordered else None)
 
     def loss(self, value: Value | Array | None) -> None:
         if value is not None:
@@ -81,6 +91,30 @@ class StepWriter:
 
     def buffers(self, values: Mapping[str, Value | Array]) -> None:
         self._more["buffers"] = self._state("buffer", values)
+
+    def before(self, weights: Mapping[str, Value | Array], buffers: Mapping[str, Value | Array]) -> None:
+        """Parameters and buffers as the step found them."""
+        self._more["weights_before"] = self._state("weight", weights)
+        self._more["buffers_before"] = self._state("buffer", buffers)
+
+    def borders(
+        self,
+        contributions: Mapping[tuple[int, int], Value | Array],
+        arrivals: Mapping[int, Value | Array],
+        same: Mapping[int, int] | None = None,
+    ) -> None:
+        """Gradients at the borders of each call; one that is the tensor's own gradient is not stored again.
+
+        ``same`` leads from the numbers used here to those of the trace, where they are others."""
+        number = same or {}
+
+        def kept(tensor: int, value: Value | Array) -> Any:
+            return self._reference(value, False, f"gradient {number.get(tensor, tensor)}")
+
+        self._more["borders"] = {
+            "contributions": [[call, tensor, kept(tensor, one)] for (call, tensor), one in contributions.items()],
+            "arrivals": [[tensor, kept(tensor, one)] for tensor, one in arrivals.items()],
+        }
 
     def arguments(self, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
         """What the model was called with: (positional, by name), tensors as arrays or values."""
@@ -135,6 +169,8 @@ class StepWriter:
         return {path: self._reference(value, False, f"{role} {path}") for path, value in values.items()}
 
     def _argument(self, value: Any) -> Any:
+        if isinstance(value, Seen):
+            return self._tensors.get(value)
         return self._reference(value, False) if isinstance(value, np.ndarray | np.generic) or _is_value(value) else None
 
     def _reference(self, value: Any, owned: bool, key: str | None = None) -> Any:

@@ -19,7 +19,8 @@ Refer = Callable[[Any], Value]
 _CALL = frozenset({"index", "parent", "node"})
 _CALL_MORE = frozenset({"path", "kind", "occurrence", "inputs", "outputs", "tensors", "stack"})
 _STEP = frozenset({"format", "schema", "step", "ran_backward", "calls", "frames", "stacks", "tensors", "gradients"})
-_STEP_MORE = frozenset({"loss", "parameter_gradients", "weights", "buffers", "arguments", "draws", "noise", "extra"})
+_STATE = ("weights", "buffers", "weights_before", "buffers_before")
+_STEP_MORE = frozenset({"loss", "parameter_gradients", *_STATE, "borders", "arguments", "draws", "noise", "extra"})
 FORMAT = "padiff-dump-step"
 LOST = ("overwritten", "left out")
 
@@ -33,6 +34,16 @@ class Draw:
     value: Value
     path: str = ""
     """Path of the module in whose call it happened."""
+
+
+@dataclass(frozen=True)
+class Borders:
+    """The gradients at the borders of each call by themselves, as ``Witness`` sees them."""
+
+    contributions: Mapping[tuple[int, int], Value] = field(default_factory=dict)
+    """(Call, tensor) to the gradient that the call sends back to that input."""
+    arrivals: Mapping[int, Value] = field(default_factory=dict)
+    """Tensor to the gradient that arrives at it from all that uses it."""
 
 
 class StackTable:
@@ -80,6 +91,9 @@ class StepDocument:
     parameter_gradients: Mapping[str, Value | None]
     weights: Mapping[str, Value]
     buffers: Mapping[str, Value]
+    weights_before: Mapping[str, Value]
+    buffers_before: Mapping[str, Value]
+    borders: Borders | None
     arguments: tuple[tuple[Any, ...], dict[str, Any]] | None
     draws: tuple[Draw, ...]
     noise: Mapping[str, Mapping[str, float]]
@@ -110,8 +124,8 @@ def decode_step(document: Any, tree: ModuleTree, refer: Refer) -> StepDocument:
         gradients=_decode_gradients(table["gradients"], refer),
         loss=None if loss is None else refer(loss),
         parameter_gradients={k: None if v is None else refer(v) for k, v in parameter_gradients.items()},
-        weights={k: refer(v) for k, v in strict.table(table.get("weights", {}), "weights").items()},
-        buffers={k: refer(v) for k, v in strict.table(table.get("buffers", {}), "buffers").items()},
+        **{name: {k: refer(v) for k, v in strict.table(table.get(name, {}), name).items()} for name in _STATE},
+        borders=_decode_borders(table.get("borders"), refer),
         arguments=_decode_arguments(table.get("arguments"), refer),
         draws=tuple(_decode_draw(row, refer) for row in strict.array(table.get("draws", []), "draws")),
         noise=_decode_noise(table.get("noise", {})),
@@ -194,6 +208,20 @@ def _decode_gradients(value: Any, refer: Refer) -> dict[int, Value]:
             raise Malformed(f"tensor {number} has two gradients")
         found[number] = refer(entry)
     return found
+
+
+def _decode_borders(value: Any, refer: Refer) -> Borders | None:
+    if value is None:
+        return None
+    table = strict.table(value, "borders", frozenset({"contributions", "arrivals"}))
+    contributions: dict[tuple[int, int], Value] = {}
+    for row in strict.array(table["contributions"], "contributions"):
+        call, tensor, entry = strict.array(row, "a contribution", 3)
+        place = strict.integer(call, "a call"), strict.integer(tensor, "a tensor")
+        if place in contributions:
+            raise Malformed(f"call {call} sends two gradients back to tensor {tensor}")
+        contributions[place] = refer(entry)
+    return Borders(contributions, _decode_gradients(table["arrivals"], refer))
 
 
 def _decode_arguments(value: Any, refer: Refer) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -103,6 +103,10 @@ class DumpWriter:
             getattr(step, name)(value)
         step.end(ran_backward=trace.ran_backward)
 
+    def drop_step(self) -> None:
+        """Forget the step that was begun: what it was about did not come to its end."""
+        self._open = None
+
     def end_step(self, step: StepWriter, document: Mapping[str, Any]) -> None:
         """Called by the step. The document is finished by the thread that numbers the tensors."""
         self._check_open()

@@ -76,6 +76,8 @@ def _source(base: Atom, raw: Atom, *, joined: bool = False, start: int | None = 
 
 def turn(base: Atom, raw: Atom, partial: bool) -> tuple[int, ...] | None:
     """The permutation that brings base's matrix into raw's layout; None where none is needed."""
+    if len(base.shape) != len(raw.shape) and base.matrix == raw.matrix is not None:
+        return _flattened(base.axes, raw.axes)
     if len(base.shape) != 2 or len(raw.shape) != 2:
         return _by_letters(base.axes, raw.axes) if len(base.axes) == len(raw.axes) == len(base.shape) else None
     known = UNKNOWN not in (base.axes, raw.axes) and bool(base.axes) and bool(raw.axes)
@@ -84,6 +86,13 @@ def turn(base: Atom, raw: Atom, partial: bool) -> tuple[int, ...] | None:
     if partial:
         return None if base.shape[1 - base.out_axis] == raw.shape[1 - base.out_axis] else (1, 0)
     return None if base.shape == raw.shape else (1, 0)
+
+
+def _flattened(one: str, other: str) -> tuple[int, ...] | None:
+    """A kernel laid out as a matrix, or a matrix as a kernel: outputs first or last, as the other has them."""
+    rest = [place for place, letter in enumerate(one) if letter != "o"]
+    order = (*rest, one.index("o")) if other.endswith("o") else (one.index("o"), *rest)
+    return None if order == tuple(sorted(order)) else order
 
 
 def _by_letters(one: str, other: str) -> tuple[int, ...] | None:

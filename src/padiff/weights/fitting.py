@@ -49,7 +49,8 @@ def fits(base: Unit, raw: Unit) -> bool:
                 return False
         elif one.neutral != two.neutral and _flat(one.shape) != _flat(two.shape):
             loose = base.layer is None or raw.layer is None
-            if not (loose and one.parts == two.parts == 1 and merges(one.shape, two.shape)):
+            merged = loose and one.parts == two.parts == 1 and merges(one.shape, two.shape)
+            if not merged and not (len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None):
                 return False
     return True
 

@@ -53,6 +53,17 @@ class Atom:
             return self.shape[self.axes.index("o")], self.shape[self.axes.index("i")]
         return tuple(size for size, letter in zip(self.shape, self.axes, strict=True) if letter != "1")
 
+    @property
+    def matrix(self) -> tuple[int, int] | None:
+        """Outputs and inputs of a kernel taken as a matrix: a convolution over all that there is, or over single
+        places, is a linear layer to other authors."""
+        if self.parts > 1 or len(self.axes) != len(self.shape) or self.axes[:2] not in ("oi", "io"):
+            return None
+        if len(self.axes) > 2 and self.axes[0] != "o":
+            return None
+        out = self.shape[self.out_axis]
+        return out, math.prod(self.shape) // max(out, 1)
+
 
 @dataclass(frozen=True)
 class Unit:

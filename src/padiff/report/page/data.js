@@ -2,9 +2,10 @@
 
 const report = JSON.parse($("data").textContent);
 const text = (number) => report.texts[number];
-const printed = { base: new Map(), raw: new Map() };
+const modules = { base: new Map(), raw: new Map() };
 for (const side of ["base", "raw"])
-  for (const [path, line] of report[side].modules) printed[side].set(text(path), text(line));
+  for (const [path, line, settings, tensors] of report[side].modules) modules[side].set(text(path), { line: text(line), settings, tensors });
+const facts = (number) => (text(number) ? JSON.parse(text(number)) : {});
 
 const rows = unfold(report.rows);
 const local = unfold(report.local);
@@ -26,9 +27,16 @@ function unfold(columns) {
       row.paths = columns.paths[i].map(text);
       row.kinds = columns.kinds[i].map(text);
     }
-    row.picture = columns.pictures[i] || null;
+    if (columns.sources[i] !== undefined) row.sources = text(columns.sources[i]);
+    row.picture = columns.pictures[i] === undefined ? -1 : columns.pictures[i];
+    row.numbers = columns.numbers[i] ? unfoldNumbers(columns.numbers[i]) : null;
     return row;
   });
+}
+
+function unfoldNumbers(list) {
+  const names = ["rmse", "base_rms", "max_abs", "mean_abs", "allowed", "predicted", "max_rel", "max_ulp", "size", "mismatched", "cosine", "worst", "base_worst", "raw_worst", "layout"];
+  return Object.fromEntries(names.map((name, i) => [name, list[i]]));
 }
 
 // One item for each pair of calls of a step, in the order in which calls began: parents before what is inside.

@@ -38,6 +38,11 @@ class LongList {
     this.room.replaceChildren(...drawn);
   }
 
+  centre(i) {
+    this.box.scrollTop = Math.max(0, (i + 0.5) * this.height - this.box.clientHeight / 2);
+    this.now();
+  }
+
   reveal(i) {
     const top = i * this.height;
     const { scrollTop, clientHeight } = this.box;

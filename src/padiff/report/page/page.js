@@ -33,6 +33,13 @@ $("badge").textContent = `${SIGN_OF[report.verdict]} ${report.headline}`;
 $("badge").classList.add(report.verdict);
 const named = (side) => `${side.name} (${side.framework}${side.version ? ` ${side.version}` : ""})`;
 $("names").textContent = `${named(report.base)} and ${named(report.raw)}`;
+const KNOWN = ["device", "device name", "parameters", "mode"];
+for (const side of ["base", "raw"]) {
+  const told = KNOWN.map((name) => report[side].environment[name]).filter(Boolean);
+  if (told.length) $("sides").append(make("dt", {}, side), make("dd", {}, told.join(", ")));
+}
+const shares = Object.entries(report.coverage);
+if (shares.length) $("sides").append(make("dt", {}, "compared"), make("dd", {}, shares.map(([what, share]) => `${percent(share)} of raw's ${what}`).join(", ")));
 $("tally").textContent = `${report.tally}.`;
 $("notes").append(...report.notes.map((note) => make("li", {}, note)));
 $("notes").hidden = !report.notes.length;
@@ -138,8 +145,8 @@ function drawRow(item) {
       make("span", { class: "twist" }, item.children ? (open ? "▾" : "▸") : ""),
       item.places.length ? make("span", { class: "flag" }, "▶ ") : "",
       make("span", { class: differs ? "different" : "" }, name), " ",
+      item.places.length ? make("span", { class: "flag" }, "starts here ") : "",
       make("span", { class: "kind" }, item.kinds[1]),
-      item.places.length ? make("span", { class: "flag" }, " starts here") : "",
       base !== raw ? make("span", { class: "other" }, ` ⇄ ${place(base)}`) : ""),
     make("span", { class: `error ${differs ? "different" : ""}` }, short(item.errors[state.phase])),
     make("span", { class: `marks ${item.differs ? "different" : ""}`, title: spoken(item) }, marks));
@@ -284,16 +291,23 @@ if (report.weights.length) {
     [`${confidence < 0.95 ? "? " : ""}${path} [${shape.join(", ")}]`, `${copied ? "←" : "= (not written)"} ${sources}`, `${evidence}${confidence < 1 ? ` (${percent(confidence)})` : ""}`]);
 }
 const about = make("dl");
-for (const [name, value] of [["base", named(report.base)], ["raw", named(report.raw)], ["tolerance", report.tolerance], ["padiff", report.environment.padiff],
+for (const [name, value] of [["tolerance", report.tolerance], ["padiff", report.environment.padiff],
   ["Python", report.environment.python], ["numpy", report.environment.numpy], ["platform", report.environment.platform], ["written", report.created]])
   if (value) about.append(make("dt", {}, name), make("dd", {}, value));
+// Two frameworks have two versions; everything else that differs between the sides may be why they do.
+function environments() {
+  const [ours, theirs] = ["base", "raw"].map((side) => ({ model: report[side].name, framework: report[side].framework, version: report[side].version, ...report[side].environment }));
+  const names = [...new Set([...Object.keys(ours), ...Object.keys(theirs)])].filter((name) => ours[name] || theirs[name]);
+  const alike = ["model", "framework"].concat(ours.framework === theirs.framework ? [] : ["version"]);
+  return sideTable("", names.map((name) => [name, ours[name] || "–", theirs[name] || "–", Boolean(ours[name] && theirs[name] && ours[name] !== theirs[name] && !alike.includes(name))]));
+}
 section("about", "Coverage and environment",
   Object.entries(report.coverage).map(([what, share]) => {
     const bar = make("i");
     bar.style.width = `${100 * share}%`;
     return make("div", { class: "meter" }, make("span", {}, `raw's ${what}`), make("div", { "aria-hidden": "true" }, bar), make("span", {}, percent(share)));
   }),
-  about);
+  make("div", { class: "cols" }, make("div", {}, make("h3", {}, "Both sides"), environments()), make("div", {}, make("h3", {}, "This comparison"), about)));
 
 // ---- begin
 
@@ -310,7 +324,7 @@ drawTree();
 const begin = report.divergences.length ? report.divergences[0].item : (items.get(state.step) || [])[0];
 if (begin) {
   state.chosen = begin;
-  tree.reveal(Math.max(0, visible.indexOf(begin)));
+  tree.centre(Math.max(0, visible.indexOf(begin)));
   showDetail();
   markActive();
 }

@@ -43,10 +43,13 @@ function numbersList(one) {
   if (forms[0] || forms[1]) add("form", forms[0] === forms[1] || !forms[0] ? forms[1] : `base ${forms[0]}, raw ${forms[1] || "unknown"}`);
   add("layout", outcome.layout);
   if (numbers) {
-    if (outcome.reason !== "nonfinite") add("relative error", short(one.relative));
-    add("rms error", short(numbers.rmse));
+    const odd = outcome.reason === "nonfinite";
+    if (!odd) add("relative error", short(one.relative));
+    else if (one.comparison.picture) add("no number", `${one.comparison.picture.nonfinite.toLocaleString("en-US")} of ${numbers.size.toLocaleString("en-US")} elements, on one side`);
+    add(odd ? "rms error elsewhere" : "rms error", short(numbers.rmse));
     if (outcome.allowed !== null) add("allowed", `${short(outcome.allowed)} (${report.tolerance})`);
     if (outcome.predicted !== null) add("rounding explains", short(outcome.predicted));
+    if (odd) return list;
     add("largest", `${short(numbers.max_abs)}${numbers.worst && numbers.base_worst !== null ? ` at [${numbers.worst.join(", ")}]: base ${seen(numbers.base_worst)}, raw ${seen(numbers.raw_worst)}` : ""}`);
     if (numbers.mismatched !== null) add("elements", `${numbers.mismatched.toLocaleString("en-US")} of ${numbers.size.toLocaleString("en-US")} differ`);
     add("cosine", typeof numbers.cosine === "number" ? numbers.cosine.toFixed(9) : numbers.cosine);
@@ -96,7 +99,7 @@ function histogram(picture) {
   const step = (picture.high - picture.low) / picture.counts.length || 0.1;
   const axis = { stroke: colour("--quiet"), grid: { show: false }, ticks: { stroke: colour("--line"), width: 1 }, font: "11px system-ui" };
   new uPlot({
-    width: 320, height: 170, legend: { show: false }, cursor: { show: false },
+    width: 310, height: 170, legend: { show: false }, cursor: { show: false },
     scales: { x: { time: false, range: [picture.low - step * 0.5, picture.high + step * 0.5] }, y: { range: (u, min, max) => [0, max || 1] } },
     axes: [{ ...axis, space: 60, values: (u, ticks) => ticks.map((t) => (10 ** t).toExponential(0)) }, { ...axis, size: 54 }],
     series: [{}, { stroke: colour("--accent"), fill: colour("--noise"), width: 1, paths: uPlot.paths.bars({ size: [1, 100], align: 1 }), points: { show: false } }],
@@ -115,10 +118,10 @@ function heatMap(picture) {
   const [down, across] = picture.axes.length > 1 ? picture.axes : [null, picture.axes[0]];
   const extent = picture.extent;
   const words = down === null ? `axis ${across} (${extent[0]}) across` : `axis ${down} (${extent[0]}) down, axis ${across} (${extent[1]}) across`;
-  const table = make("table", { class: "heat", role: "img", "aria-label": `Largest absolute error by place, ${words}` },
+  const table = make("table", { class: picture.cells.length <= 8 && picture.cells[0].length <= 10 ? "heat few" : "heat", role: "img", "aria-label": `Largest absolute error by place, ${words}` },
     picture.cells.map((line) => make("tr", {}, line.map((cell) => {
       const v = numeric(cell);
-      const td = make("td", { title: Number.isFinite(v) ? short(v) : "not a number" }, Number.isFinite(v) ? "" : "!");
+      const td = make("td", { class: Number.isFinite(v) ? "" : "odd", title: Number.isFinite(v) ? short(v) : "not a number" }, Number.isFinite(v) ? "" : "!");
       const share = v > 0 && Number.isFinite(v) ? 0.15 + 0.85 * (high > low ? Math.max(0, (Math.log10(v) - low) / (high - low)) : 1) : Number.isFinite(v) ? 0 : 1;
       if (share) td.style.background = `rgba(${colour("--heat")}, ${share.toFixed(2)})`;
       return td;
@@ -128,7 +131,7 @@ function heatMap(picture) {
 
 function firstOnes(picture) {
   if (!picture.first.length) return null;
-  const head = make("tr", {}, ...["index", "base", "raw"].map((name) => make("th", { scope: "col" }, name)));
+  const head = make("tr", {}, ...["index", "base", "raw"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)));
   const lines = picture.first.map((one) => make("tr", {}, make("td", { class: "mono" }, `[${one.index.join(", ")}]`), ...[one.base, one.raw].map((value) => make("td", { class: "mono number" }, seen(value)))));
   return make("div", {}, make("h4", {}, "First elements that differ"), make("table", {}, make("thead", {}, head), make("tbody", {}, lines)));
 }

@@ -34,7 +34,9 @@ class DepthPlot {
       return;
     }
     const low = 10 ** Math.floor(Math.log10(Math.min(...(positive.length ? [least(positive)] : [1e-8]))) - 0.3);
-    const high = 10 ** Math.ceil(Math.log10(positive.length ? most(positive) : 1) + 0.3);
+    // What is no number stands above everything that is one, on a line of its own.
+    const odd = this.rows.some((row) => (row.relative === null ? row.verdict === "different" : !Number.isFinite(row.relative)));
+    const high = 10 ** (Math.ceil(Math.log10(positive.length ? most(positive) : 1) + 0.3) + (odd ? 1 : 0));
     // Zero has no place on this scale and stands at its foot; what is no number stands at its top.
     const put = (v) => (v === null || v === undefined ? null : Number.isNaN(v) || v > high ? high : v < low ? low : v);
     const error = this.rows.map((row) => (row.relative === null ? (row.verdict === "different" ? high : null) : put(row.relative)));
@@ -55,7 +57,7 @@ class DepthPlot {
       scales: { x: { time: false }, y: { distr: 3, range: [low, high] } },
       axes: [
         { ...axis, label: "order of computation", labelSize: 22, labelFont: "12px system-ui", values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? String(t) : "")) },
-        { ...axis, size: 62, filter: decades, grid: { ...axis.grid, filter: decades }, ticks: { ...axis.ticks, filter: decades }, values: (u, ticks) => ticks.map((t) => (t === null ? "" : t.toExponential(0))) },
+        { ...axis, size: 62, filter: decades, grid: { ...axis.grid, filter: decades }, ticks: { ...axis.ticks, filter: decades }, values: (u, ticks) => ticks.map((t) => (t === null ? "" : odd && t > high * 0.5 ? "none" : t.toExponential(0))) },
       ],
       cursor: { points: { show: false }, drag: { x: true, y: false } },
       legend: { live: false },
@@ -63,7 +65,7 @@ class DepthPlot {
         { label: "order" },
         { label: "floor", stroke: "transparent", points: { show: false } },
         { label: "what rounding explains", show: predicted, stroke: colour("--noise-line"), fill: undefined, width: 1, points: { show: false }, spanGaps: true },
-        { label: "allowed", show: allowed, stroke: colour("--quiet"), dash: [5, 4], width: 1, points: { show: false }, spanGaps: true },
+        { label: "╌ allowed", show: allowed, stroke: colour("--quiet"), dash: [5, 4], width: 1, points: { show: false }, spanGaps: true },
         { label: "● agrees", stroke: colour("--good"), width: 0, paths: () => null, points: { show: true, size: 5, fill: colour("--good"), stroke: colour("--good") } },
         { label: "■ differs", stroke: colour("--bad"), width: 0, paths: () => null, points: { show: true, paths: squares, fill: colour("--bad"), stroke: colour("--bad") } },
       ],
@@ -74,7 +76,7 @@ class DepthPlot {
         ready: [(u) => u.over.addEventListener("click", () => { if (this.at >= 0) this.choose(this.rows[this.at]); })],
       },
     }, data, this.box);
-    hideLegend(this.chart, ["order", "floor"].concat(predicted ? [] : ["what rounding explains"], allowed ? [] : ["allowed"]));
+    hideLegend(this.chart, ["order", "floor"].concat(predicted ? [] : ["what rounding explains"], allowed ? [] : ["╌ allowed"]), odd);
     const wrong = this.rows.filter((row) => row.verdict === "different").length;
     this.box.setAttribute("aria-label", `${NAMES[this.phase]}: relative error of ${this.rows.length} tensors in the order of computation, ${wrong} differ. Left and right move, Enter chooses.`);
     this.tell(null);
@@ -190,7 +192,14 @@ function squares(u, series, from, to) {
   return { stroke: null, fill: path, clip: null };
 }
 
-function hideLegend(chart, names) {
-  for (const line of chart.root.querySelectorAll(".u-series"))
-    if (names.includes(line.querySelector(".u-label").textContent)) line.style.display = "none";
+// What is drawn with a sign of its own needs no coloured square before its name.
+function hideLegend(chart, names, odd) {
+  for (const line of chart.root.querySelectorAll(".u-series")) {
+    const label = line.querySelector(".u-label");
+    if (names.includes(label.textContent)) line.style.display = "none";
+    if (/^[●■╌]/.test(label.textContent)) line.querySelector(".u-marker").style.display = "none";
+    if (label.textContent.startsWith("●")) label.style.color = colour("--good");
+    if (label.textContent.startsWith("■")) label.style.color = colour("--bad");
+    if (odd && label.textContent.startsWith("■")) label.textContent += " (top line: NaN, Inf or no number)";
+  }
 }

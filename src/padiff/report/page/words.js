@@ -41,6 +41,7 @@ function many(value) {
 function seen(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `(${value.map(seen).join(", ")}${value.length === 1 ? "," : ""})`;
   if (typeof value !== "number") return String(value);
   const short = Number(value.toPrecision(9));
   return short !== 0 && Math.abs(short) < 1e-3 ? short.toExponential() : String(short);

@@ -1,0 +1,149 @@
+"""Why two runs part that were made apart: the causes that can be told from what was written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from padiff.align import pair_slots
+from padiff.compare.layouts import compare_arranged
+from padiff.diagnose.causes import differing_settings
+from padiff.diagnose.scene import Scene
+from padiff.engine.job import Job
+from padiff.engine.local import Reference
+from padiff.engine.replay import Recorded, never
+from padiff.engine.scenes import Scenes, agreement
+from padiff.engine.why import FORGIVEN, drawn, with_causes
+from padiff.frameworks.settings import settings_of
+from padiff.records import (
+    Array,
+    Call,
+    Comparison,
+    Divergence,
+    Fault,
+    Slot,
+    StepComparison,
+    Tolerance,
+    Value,
+    WeightEntry,
+    WeightPlan,
+)
+from padiff.store import StepDump
+from padiff.weights import build
+
+
+def explained_apart(
+    job: Job, plan: WeightPlan, divergence: Divergence, done: StepComparison, base: StepDump, raw: StepDump
+) -> Divergence:
+    """The divergence with what the dumps tell about it."""
+    try:
+        if divergence.phase == "forward" and divergence.role in ("output", "input"):
+            return _at_call(job, plan, divergence, done)
+        if divergence.phase == "weight":
+            scene = _of_weight(plan, divergence, base, raw)
+            return divergence if scene is None else with_causes(drawn(divergence, scene), scene)
+        return _with_settings(job, divergence)
+    except FORGIVEN:
+        return divergence
+
+
+def _at_call(job: Job, plan: WeightPlan, divergence: Divergence, done: StepComparison) -> Divergence:
+    pair = next((p for p in done.pairs if p[1].index == divergence.raw_call), None)
+    fault = None if pair is None else _fault(divergence, *pair, done)
+    if fault is None:
+        return _with_settings(job, divergence)
+    scenes = Scenes(
+        job,
+        plan,
+        Reference(done.base, {}, {}),
+        done.raw,
+        {call.index: one for one, call in done.pairs},
+        Recorded(done.raw),  # type: ignore[arg-type]
+        Recorded(done.base),  # type: ignore[arg-type]
+        never,
+    )
+    scene = scenes.of_fault(fault)
+    return _with_settings(job, divergence) if scene is None else with_causes(drawn(divergence, fault), scene)
+
+
+def _fault(divergence: Divergence, base: Call, raw: Call, done: StepComparison) -> Fault | None:
+    """The call with the two tensors that tell: what it returned, or what its own code handed to a child."""
+    wrong = {c.raw_call: c for c in reversed(done.comparisons) if _input(c) and not c.agrees}
+    children = sorted((p for p in done.pairs if p[1].parent == raw.index), key=lambda p: p[1].index)
+    before: Call | None = None
+    for theirs, mine in children:
+        comparison = wrong.get(mine.index)
+        if comparison is not None:
+            arrays = _arrays(theirs.inputs, mine.inputs, comparison)
+            return None if arrays is None else Fault("forward", base, raw, comparison, True, before, mine, *arrays)
+        before = mine
+    arrays = _arrays(base.outputs, raw.outputs, divergence.comparison)
+    return None if arrays is None else Fault("forward", base, raw, divergence.comparison, False, None, None, *arrays)
+
+
+def _input(comparison: Comparison) -> bool:
+    return comparison.phase == "forward" and comparison.role == "input"
+
+
+def _arrays(base: Sequence[Slot], raw: Sequence[Slot], comparison: Comparison) -> tuple[Array, Array] | None:
+    """Base's tensor as raw arranges it, and raw's."""
+    pairs, _, _ = pair_slots(base, raw)
+    for one, other in pairs:
+        if other.tensor == comparison.tensor and not (one.value.overwritten or other.value.overwritten):
+            found = other.value.numpy()
+            arranged = compare_arranged(one.value.numpy(), found, Tolerance(mode="auto"))[1]
+            return None if arranged is None else (np.array(arranged), np.array(found))
+    return None
+
+
+def _with_settings(job: Job, divergence: Divergence) -> Divergence:
+    """At least what the two modules were built with."""
+    found = []
+    for live, path in ((job.base, divergence.base_path), (job.raw, divergence.raw_path)):
+        node = live.tree.by_path().get(path)
+        if node is None:
+            return divergence
+        found.append(settings_of(live.adapter, live.modules[node.index]))
+    return replace(divergence, settings=differing_settings(found[0], found[1]))
+
+
+def _of_weight(plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump) -> Scene | None:
+    """A weight that the optimizers' step left different."""
+    wrong = divergence.comparison
+    path = ".".join(part for part in (wrong.raw_path, wrong.name) if part)
+    entry = next((one for one in plan.entries if one.path == path), None)
+    found = raw.weights.get(path)
+    if entry is None or found is None or not entry.sources or entry.function is not None:
+        return None
+    expected = _built(entry, base.weights)
+    before = _built(entry, base.weights_before)
+    gradient = _built(entry, base.parameter_gradients)
+    if expected is None:
+        return None
+    first = before is not None and gradient is not None
+    return Scene(
+        phase="weight",
+        role="parameter",
+        base_kind=wrong.base_kind,
+        raw_kind=wrong.raw_kind,
+        layer=None,
+        expected=expected,
+        found=np.array(found.numpy()),
+        base_settings=dict(base.extra.get("optimizer", {})),
+        raw_settings=dict(raw.extra.get("optimizer", {})),
+        agrees=agreement(wrong),
+        tensor=wrong.name,
+        before=before,
+        gradient=gradient,
+        start=before if first else None,
+        history=(gradient,) if first and gradient is not None else (),
+    )
+
+
+def _built(entry: WeightEntry, values: Mapping[str, Value | None]) -> Array | None:
+    arrays = {source.path: values.get(source.path) for source in entry.sources}
+    if any(value is None for value in arrays.values()):
+        return None
+    return np.array(build(entry, {path: value.numpy() for path, value in arrays.items() if value is not None}))

@@ -1,0 +1,222 @@
+"""``padiff.capture``: records a model while somebody else runs it, and tells where its steps begin and end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from padiff.capture.statistics import RunningStatistics
+from padiff.engine.dumping import TraceWriter, ranks_here
+from padiff.engine.running import Given, Make, Running
+from padiff.frameworks.tree import LiveTree
+from padiff.store import Kind
+
+
+class Capture:
+    """Records a model into a dump inside a ``with`` block.
+
+    A step begins with a call of the model. It is over when the model is called again after backward was run; with an
+    ``optimizer``, after that has stepped, so that accumulated gradients are one step. A call from which no backward
+    can start (gradients switched off, evaluation mode) is a step of its own, and so is each of ``generate``'s.
+    """
+
+    def __init__(
+        self,
+        live: LiveTree,
+        to: str | Path,
+        *,
+        wanted: Callable[[int], bool],
+        optimizer: Any = None,
+        only: frozenset[int] | None = None,
+        kind: Kind = "full",
+        overwrite: bool = False,
+        calibrate: bool = True,
+        extra: Mapping[str, Any] | None = None,
+        made_for: Make | None = None,
+        given: Given | None = None,
+    ) -> None:
+        rank, ranks = ranks_here()
+        self.path = Path(to) if ranks == 1 else Path(to) / f"rank_{rank}"
+        """Where the dump will be: one process writes one dump."""
+        self.steps: list[int] = []
+        """Numbers of the steps that were recorded."""
+        self.step = 0
+        """Number of the step that is running, or comes next."""
+        self.live = live
+        self.optimizer, self.only = optimizer, only
+        self.calibrates = calibrate and ranks == 1 and kind != "hash"
+        self.holds = self.calibrates and kind == "full"
+        """Whether the borders of calls are looked at, too."""
+        self._wanted, self._kind, self._overwrite, self._extra = wanted, kind, overwrite, dict(extra or {})
+        self.made_for, self.given = made_for, given
+        """What records a step, and what the model is given in it, where a base has a say in that."""
+        self._stack = ExitStack()
+        self._writer: TraceWriter | None = None
+        self._running: Running | None = None
+        self._depth = 0
+        self.busy = False
+        """The model runs on padiff's own account."""
+        self.statistics: RunningStatistics | None = None
+        self.trained = False
+        """Whether the weights may have changed since they were last written."""
+        self.drift: dict[str, float] = {}
+        """How far rounding has moved the parameters, as of the last step that was recorded."""
+
+    # --- the block
+
+    def __enter__(self) -> Capture:
+        self.live.forget()
+        extra = {**self._extra, "only": self._paths()} if self.only is not None else self._extra
+        self._writer = TraceWriter(
+            self.live, self.path, kind=self._kind, overwrite=self._overwrite, only=self.only, extra=extra
+        )
+        try:
+            adapter = self.live.adapter
+            for handle in adapter.attach([self.live.model], self._enter, self._leave, self._fail):
+                self._stack.callback(handle.remove)
+            if self.optimizer is not None:
+                self._stack.enter_context(self._told())
+        except BaseException:
+            self._stack.close()
+            self._writer.abort()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._writer is not None
+        self._stack.close()
+        try:
+            if kind is None:
+                self._finish()
+        except BaseException:
+            self._writer.abort()
+            raise
+        finally:
+            if self._running is not None:
+                self._running.close()
+                self._running = None
+        self._writer.__exit__(kind, error, traceback)
+
+    def loss(self, value: Any) -> None:
+        """Record the loss of the step that is running: a tensor, or a number."""
+        running = self._running
+        if running is not None and running.sink is not None:
+            is_tensor = self.live.adapter.is_tensor(value)
+            running.loss = np.array(self.live.adapter.to_numpy(value)) if is_tensor else np.asarray(value)
+
+    def _paths(self) -> list[str]:
+        assert self.only is not None
+        return [self.live.tree.nodes[index].path for index in sorted(self.only)]
+
+    # --- the model is called
+
+    def _enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.busy:
+            return None
+        self._depth += 1
+        if self._depth > 1:
+            return None
+        if self._running is not None and self._running.over:
+            self._finish()
+        if self._running is None:
+            self._running = self._begin()
+        return self._running.enter(args, kwargs)
+
+    def _leave(self, module: Any, output: Any) -> Any:
+        if self.busy:
+            return None
+        self._depth -= 1
+        if self._depth or self._running is None:
+            return None
+        return self._running.leave(output)
+
+    def _fail(self, module: Any) -> None:
+        if self.busy:
+            return
+        self._depth = 0
+        if self._running is not None:
+            self._running.broken()
+            if self._running.sink is not None:
+                assert self._writer is not None
+                self._writer.writer.drop_step()
+            self._running = None
+
+    def _before_update(self) -> None:
+        if self._running is not None:
+            with self.alone():
+                self._running.before_update()
+
+    def _after_update(self) -> None:
+        self.trained = True
+        if self._running is not None:
+            self._running.stepped = True
+
+    def _begin(self) -> Running:
+        sink = None
+        if self._wanted(self.step):
+            assert self._writer is not None
+            sink = self._writer.begin(self.step)
+        return Running(self, self.step, sink, first=not self.steps)
+
+    def _finish(self) -> None:
+        """The step that was running is over."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            with self.alone():
+                running.finish()
+        finally:
+            running.close()
+        if running.sink is not None:
+            self.steps.append(self.step)
+        self.step += 1
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, calls of the model are padiff's own."""
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Inside, the optimizer's updates are seen; its methods are its own again afterwards."""
+        optimizer = self.optimizer
+        with ExitStack() as stack:
+            for name in ("step", "minimize"):
+                own = getattr(optimizer, name, None)
+                if own is not None:
+                    stack.callback(_put_back, optimizer, name, vars(optimizer).get(name, _NONE))
+                    setattr(optimizer, name, self._telling(own))
+            yield
+
+    def _telling(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def update(*args: Any, **kwargs: Any) -> Any:
+            self._before_update()
+            made = own(*args, **kwargs)
+            self._after_update()
+            return made
+
+        return update
+
+
+_NONE = object()
+
+
+def _put_back(thing: Any, name: str, value: Any) -> None:
+    if value is _NONE:
+        vars(thing).pop(name, None)
+    else:
+        setattr(thing, name, value)

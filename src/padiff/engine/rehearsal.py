@@ -1,0 +1,246 @@
+"""A step that somebody else ran, run again: how far rounding moves it, and the gradients at the borders of its calls.
+
+Nothing is left behind: weights, buffers, gradients and random numbers are afterwards as they were before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments
+from padiff.capture.recorder import Observer
+from padiff.capture.session import Arguments, Session
+from padiff.capture.state import random_state, saved_buffers
+from padiff.compare.measure import rms, rms_gap
+from padiff.engine.drift import relative_steps
+from padiff.engine.job import Job
+from padiff.engine.local import Reference
+from padiff.engine.localise import reference_of, shaken_reference
+from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Array, Call, Noise, Tolerance, Value
+from padiff.store.statistics import positions
+
+SAMPLED = 4096
+"""Elements of a tensor by which two runs are held against each other."""
+MOST_HELD = 4 << 30
+"""Bytes of a step that may be held in memory to see the borders of its calls."""
+DIFFERENCES = 4.0
+"""How much larger a loss's gradient is relative to its inputs, where it takes differences of them."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+class Samples:
+    """An observer that keeps some elements of everything, and passes everything on."""
+
+    def __init__(self, inner: Observer | None = None, base: Samples | None = None) -> None:
+        self._inner = inner
+        self._base = base
+        """Where given, gaps to these are taken, and nothing is kept."""
+        self.tensors: dict[int, Array] = {}
+        self.gradients: dict[int, Array] = {}
+        self.parameters: dict[str, Array] = {}
+        self.gaps: dict[int, float] = {}
+        self.gradient_gaps: dict[int, float] = {}
+        self.nbytes = 0
+        self.root: Call | None = None
+        """The model's own first call, once it has ended."""
+
+    def on_call(self, call: Call) -> None:
+        if call.parent < 0 and self.root is None:
+            self.root = call
+        for slot in (*call.inputs, *call.outputs):
+            if self._base is not None:
+                known = self._base.tensors.get(slot.tensor)
+                if known is not None and slot.tensor not in self.gaps:
+                    self.gaps[slot.tensor] = _gap(known, sampled(slot.value))
+            elif slot.tensor not in self.tensors:
+                self.tensors[slot.tensor] = sampled(slot.value)
+                self.nbytes += 4 * math.prod(slot.value.shape)
+        if self._inner is not None:
+            self._inner.on_call(call)
+
+    def on_gradient(self, tensor: int, gradient: Value) -> None:
+        if self._base is None:
+            self.gradients[tensor] = sampled(gradient)
+        elif tensor in self._base.gradients:
+            self.gradient_gaps[tensor] = _gap(self._base.gradients[tensor], sampled(gradient))
+        if self._inner is not None:
+            self._inner.on_gradient(tensor, gradient)
+
+    def before_write(self) -> None:
+        if self._inner is not None:
+            self._inner.before_write()
+
+
+def sampled(value: Value) -> Array:
+    """Some elements, at fixed places; none of what was overwritten."""
+    if value.overwritten:
+        return np.zeros(0)
+    flat = np.ravel(value.numpy())
+    return np.array(flat[positions(flat.size, SAMPLED)])
+
+
+def _gap(base: Array, other: Array) -> float:
+    if base.shape != other.shape or base.dtype != other.dtype:
+        return math.inf
+    return rms_gap(base, other) if base.size else 0.0
+
+
+class Rehearsal:
+    """The first call of the model in a step, as it began."""
+
+    def __init__(self, live: LiveTree, args: Sequence[Any], kwargs: Mapping[str, Any], *, weights: bool) -> None:
+        adapter = live.adapter
+        self._live = live
+        self._arguments = Arguments(
+            tuple(map_leaves(arg, self._copied) for arg in args),
+            {name: map_leaves(arg, self._copied) for name, arg in kwargs.items()},
+        )
+        self._drawn = random_state(adapter)
+        self._buffers = saved_buffers(live)
+        self._weights: dict[str, Any] = {}
+        """Copies of the parameters, where they may move on before the step is run again."""
+        if weights:
+            self._weights = {path: adapter.clone(tensor) for path, tensor in live.parameters().items()}
+        self.gradients: dict[str, Array] = {}
+        """Gradients of what the model returned, by place: backward starts from these."""
+
+    def weight_before(self, path: str) -> Array | None:
+        """A parameter as the step found it, where that was kept."""
+        return self._live.adapter.to_numpy(self._weights[path]) if path in self._weights else None
+
+    def _copied(self, leaf: Any) -> Any:
+        adapter = self._live.adapter
+        if not adapter.is_tensor(leaf):
+            return leaf
+        return adapter.to_native(leaf, requires_grad=adapter.requires_grad(leaf))
+
+    def arguments(self) -> Arguments:
+        """Copies of what the model was given; it may write into them."""
+        return Arguments(
+            tuple(map_leaves(arg, self._copied) for arg in self._arguments.args),
+            {name: map_leaves(arg, self._copied) for name, arg in self._arguments.kwargs.items()},
+        )
+
+    def noise(self, step: int, seen: Samples, drift: Mapping[str, float], *, backward: bool) -> Noise | None:
+        """How far rounding moves everything in this step; None where the model refuses to run again."""
+        with self._prepared(step) as session:
+            try:
+                return self._noise(session, step, seen, drift, backward)
+            except Exception:  # the model's own: it ran through on what it was really given
+                return None
+
+    def _noise(self, session: Session, step: int, seen: Samples, drift: Mapping[str, float], backward: bool) -> Noise:
+        live, adapter = self._live, self._live.adapter
+        jitter, meter = Jitter(), Samples(base=seen)
+        now = {path: np.array(adapter.to_numpy(buffer)) for path, buffer in live.buffers().items()}
+        with session.again(), perturbed(live, jitter, relative_steps(session, drift)):
+            given = perturbed_arguments(live, self.arguments(), jitter)
+            loss = self._loss(backward, lambda gradient: jitter(gradient, _uncertain(meter, seen)))
+            shaken = session.run(step, given, loss_fn=loss, backward=backward, observer=meter)
+            parameters = {
+                path: _gap(seen.parameters[path], sampled(value))
+                for path, value in shaken.parameter_gradients.items()
+                if value is not None and path in seen.parameters
+            }
+            after = {path: np.array(adapter.to_numpy(buffer)) for path, buffer in live.buffers().items()}
+        buffers = {path: rms_gap(now[path], after[path]) for path in now if path in after}
+        spread = math.sqrt(
+            sum(
+                (rms(self.gradients[slot.name]) * meter.gaps.get(slot.tensor, 0.0)) ** 2 * math.prod(slot.value.shape)
+                for slot in (() if meter.root is None else meter.root.outputs)
+                if slot.name in self.gradients
+            )
+        )
+        return Noise(meter.gaps, meter.gradient_gaps, parameters, buffers, loss=spread if backward else None)
+
+    def reference(
+        self, step: int, drift: Mapping[str, float], *, backward: bool
+    ) -> tuple[Reference, Noise | None] | None:
+        """The step with the gradients at the borders of each call, and how far rounding moves what each call adds;
+        None where the model refuses."""
+        loss = self._loss(backward)
+        job = Job(
+            self._live,
+            self._live,
+            lambda: (self.arguments(), self.arguments()),
+            losses=(loss, loss),
+            backward=backward,
+            tolerance=Tolerance(mode="auto"),
+        )
+        shaken = self._loss(backward, Jitter())
+        with self._prepared(step) as session:
+            try:
+                reference = reference_of(job, session, step, backward=backward)
+                job = replace(job, losses=(shaken, shaken))
+                return shaken_reference(job, session, reference, step, drift, backward=backward)
+            except Exception:  # the model's own
+                return None
+
+    @contextmanager
+    def _prepared(self, step: int) -> Iterator[Session]:
+        """The model's weights are those of the step's beginning inside, and what they were afterwards."""
+        live = self._live
+        with ExitStack() as stack:
+            for path, tensor in live.parameters().items() if self._weights else ():
+                held = live.adapter.swap_elements(tensor, live.adapter.clone(self._weights[path]))
+                stack.callback(live.adapter.swap_elements, tensor, held)
+            session = Session(live, "base", frozenset(range(len(live.modules))))
+            session.resumes(self._drawn, self._buffers)
+            yield session
+
+    def _loss(
+        self, backward: bool, change: Callable[[Array], Array] = lambda gradient: gradient
+    ) -> Callable[[Any], Any] | None:
+        """A loss whose gradients are those that backward began with, or these changed."""
+        if not backward:
+            return None
+        adapter = self._live.adapter
+
+        def loss(output: Any) -> Any:
+            followed: dict[int, Any] = {}
+            for name, tensor in adapter.flatten(output):
+                gradient = self.gradients.get(name)
+                if gradient is not None and id(tensor) not in followed and adapter.requires_grad(tensor):
+                    given = partial(_instead, gradient, change)
+                    followed[id(tensor)] = adapter.substitute(tensor, adapter.to_numpy(tensor), given)
+            return adapter.mean_loss(list(followed.values()))
+
+        return loss
+
+
+def _instead(gradient: Array, change: Callable[[Array], Array], _: Any) -> Array:
+    return change(gradient)
+
+
+def _uncertain(meter: Samples, seen: Samples) -> float:
+    """How far the gradients that a loss starts backward with are uncertain, relative to themselves: as its inputs
+    are, and more where it takes differences."""
+    sizes = [
+        meter.gaps.get(slot.tensor, 0.0) / size
+        for slot in (() if meter.root is None else meter.root.outputs)
+        if slot.tensor in seen.tensors and (size := rms(seen.tensors[slot.tensor])) > 0
+    ]
+    finite = [size for size in sizes if math.isfinite(size)]
+    return DIFFERENCES * max(finite, default=0.0)
+
+
+def repeatable(values: Sequence[Any], is_tensor: Callable[[Any], bool]) -> bool:
+    """Whether a model may be given the same once more: nothing among it can remember that it was given before."""
+    return all(_forgetful(value, is_tensor) for value in values)
+
+
+def _forgetful(value: Any, is_tensor: Callable[[Any], bool]) -> bool:
+    if isinstance(value, _PLAIN) or is_tensor(value) or isinstance(value, np.ndarray | np.generic):
+        return True
+    if type(value) in (tuple, list):
+        return all(_forgetful(item, is_tensor) for item in value)
+    return type(value) is dict and all(_forgetful(item, is_tensor) for item in value.values())

@@ -1,0 +1,169 @@
+"""A run of raw that was fed base's tensors, gone through again: what each call added by itself.
+
+The same judge sits beside raw while it runs (see ``sync``) and here afterwards. What it decides depends on what it is
+shown alone, so here it decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from padiff.align import CallPairing
+from padiff.capture.feeding import See
+from padiff.engine.beside import Other
+from padiff.engine.job import Job
+from padiff.engine.local import Key, LocalRun, Reference
+from padiff.engine.localise import Located
+from padiff.engine.scenes import Scenes
+from padiff.engine.state import State
+from padiff.engine.stored import fed_noise, reference_calls
+from padiff.records import Call, Comparison, ModulePairs, StepComparison, StepTrace, Tolerance, WeightPlan
+from padiff.store import StepDump
+
+
+def synchronised(step: StepDump) -> bool:
+    """Whether raw was fed base's tensors in this step."""
+    return bool(step.extra.get("fed"))
+
+
+def reference_from(base: StepDump, local: Mapping[Key, float]) -> Reference:
+    """Base's step as raw is held against it call by call; without borders only forward can be."""
+    trace, calls = base.trace(), reference_calls(base)
+    if calls is None or base.borders is None:
+        return Reference(trace, {}, {}, {})
+    return Reference(replace(trace, calls=calls), base.borders.contributions, base.borders.arrivals, local)
+
+
+def follows(reference: Reference) -> bool:
+    """Whether backward can be followed border by border."""
+    return bool(reference.arrivals or reference.contributions)
+
+
+def judge(
+    job: Job, modules: ModulePairs, reference: Reference, *, twins: bool, backward: bool
+) -> tuple[LocalRun, CallPairing]:
+    """Who feeds raw and looks at what it makes of that."""
+    tolerance = local_tolerance(job)
+
+    def pairing() -> CallPairing:
+        return CallPairing(job.base.tree, job.raw.tree, modules, reference.trace.calls, twins=twins)
+
+    own = pairing()
+    beside = Other(pairing(), job.base.tree, tolerance)
+    return LocalRun(reference, beside, tolerance, loosely=not own.alike, backward=backward), own
+
+
+def local_tolerance(job: Job) -> Tolerance:
+    return job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto")
+
+
+class Replay:
+    """Goes through one step of raw's again."""
+
+    def __init__(self, job: Job, plan: WeightPlan, modules: ModulePairs, twins: bool) -> None:
+        self._job, self._plan, self._modules, self._twins = job, plan, modules, twins
+
+    def run(self, base: StepDump, raw: StepDump, local: Mapping[Key, float]) -> tuple[Located, StepComparison]:
+        """What each call added, and everything that was compared."""
+        job, trace = self._job, raw.trace()
+        reference = reference_from(base, local)
+        backward = follows(reference) and raw.borders is not None and trace.ran_backward
+        run, pairing = judge(job, self._modules, reference, twins=self._twins, backward=backward)
+        sent, arrived = self._forward(run, trace.calls)
+        if backward:
+            self._backward(raw, sent, arrived)
+        run.finish()
+        judged = self._state(reference.trace, raw, run, base)
+        faults = run.faults
+        gradients = [one for one in judged if one.phase == "gradient"]
+        if not pairing.alike and gradients and all(one.agrees for one in gradients):
+            faults = [fault for fault in faults if fault.phase == "forward"]
+        unmatched = pairing.unmatched(trace.calls)
+        pairs = tuple(run.pairs)
+        scenes = Scenes(
+            job,
+            self._plan,
+            reference,
+            trace,
+            {call.index: one for one, call in pairs},
+            Recorded(trace),  # type: ignore[arg-type]
+            Recorded(reference.trace),  # type: ignore[arg-type]
+            never,
+        )
+        comparisons = tuple(run.comparisons)
+        located = Located(tuple(faults), comparisons, tuple(judged), pairs, unmatched, pairing.alike, scenes)
+        done = StepComparison(
+            raw.number, reference.trace, trace, pairs, (*comparisons, *judged), unmatched, pairing.alike
+        )
+        return located, done
+
+    def _forward(self, run: LocalRun, calls: tuple[Call, ...]) -> tuple[dict[tuple[int, int], See], dict[int, See]]:
+        """Every call begins and ends as it did; hands back who waits for which gradient."""
+        sent: dict[tuple[int, int], See] = {}
+        arrived: dict[int, See] = {}
+        for call, ends in in_order(calls):
+            feeds = run.hand_on(call) if ends else run.feed(replace(call, outputs=(), tensors=(0, 0)))
+            for tensor, feed in feeds.items():
+                if feed.see is not None and ends:
+                    arrived[tensor] = feed.see
+                elif feed.see is not None:
+                    sent[call.index, tensor] = feed.see
+            if ends:
+                for slot in (*call.inputs, *call.outputs):
+                    slot.value.release()
+        return sent, arrived
+
+    def _backward(self, raw: StepDump, sent: Mapping[tuple[int, int], See], arrived: Mapping[int, See]) -> None:
+        borders = raw.borders
+        assert borders is not None
+        for call, tensor in raw.extra.get("fed_order", []):
+            see = arrived.get(tensor) if call < 0 else sent.get((call, tensor))
+            value = borders.arrivals.get(tensor) if call < 0 else borders.contributions.get((call, tensor))
+            if see is not None and value is not None:
+                see(value)
+                value.release()
+
+    def _state(self, base: StepTrace, raw: StepDump, run: LocalRun, step: StepDump) -> list[Comparison]:
+        job, trace = self._job, raw.trace()
+        tolerance = local_tolerance(job)
+        state = State(replace(job, tolerance=tolerance), self._plan, raw.number, fed_noise(step))
+        outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+        found: list[Comparison] = []
+        if base.loss is not None and trace.loss is not None:
+            found += state.loss(base.loss, trace.loss, outputs)
+        if base.ran_backward and trace.ran_backward:
+            found += state.tensors("gradient", "parameter", base.parameter_gradients, trace.parameter_gradients)
+        return found
+
+
+class Recorded:
+    """Stands where a model would be run again: it does what it did."""
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._trace = trace
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        yield
+
+    def run(self, *_: Any, **__: Any) -> StepTrace:
+        return self._trace
+
+
+def in_order(calls: tuple[Call, ...]) -> Iterator[tuple[Call, bool]]:
+    """Calls as they began (False) and ended (True), from the order in which they ended."""
+    waiting = iter(sorted(calls, key=lambda call: call.index))
+    begun = -1
+    for call in calls:
+        while begun < call.index:
+            entered = next(waiting)
+            begun = entered.index
+            yield entered, False
+        yield call, True
+
+
+def never(look: Callable[..., None], backward: bool) -> None:
+    """Nothing can be tried again."""

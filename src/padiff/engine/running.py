@@ -1,0 +1,305 @@
+"""One step of a model that somebody else runs: what it is given, what it returns, what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from padiff.capture.held import Held
+from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.statistics import RunningStatistics
+from padiff.capture.usage import UseWatch
+from padiff.engine.drift import UNCERTAIN, uncertain_part
+from padiff.engine.dumping import StepSink, plain_settings
+from padiff.engine.local import Key, Reference
+from padiff.engine.rehearsal import MOST_HELD, Rehearsal, Samples, repeatable, sampled
+from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.protocol import Handle
+from padiff.frameworks.settings import optimizer_settings_of
+from padiff.records import Array, Noise, StepTrace, Value
+from padiff.store import Seen
+
+if TYPE_CHECKING:
+    from padiff.engine.capturing import Capture
+
+T = TypeVar("T")
+Given = Callable[[int, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
+"""Step and arguments to other arguments, or None."""
+Make = Callable[[int, StepSink, Observer], Recorder | None]
+"""Step, where it is written, who is told: a recorder of its own kind, or None for the usual one."""
+
+
+class Running:
+    """One step under way; ``sink`` is None for one that is only counted."""
+
+    def __init__(self, capture: Capture, number: int, sink: StepSink | None, *, first: bool) -> None:
+        self._capture, self._live, self._adapter = capture, capture.live, capture.live.adapter
+        self.number, self.sink, self._first = number, sink, first
+        self.loss: Any = None
+        self.stepped = False
+        """Whether the optimizer has."""
+        self._backward = False
+        self._waits = False
+        """Whether backward may still start from what was returned."""
+        self._calls = 0
+        self._handles: list[Handle] = []
+        self._gradients: dict[str, Held] = {}
+        self._rehearsal: Rehearsal | None = None
+        self._rehearsed = False
+        self._noise: Noise | None = None
+        self._local: Mapping[Key, float] = {}
+        self._fed: Noise | None = None
+        self._before: dict[str, Array] = {}
+        """Parameters before the optimizer's step."""
+        self._uses: UseWatch | None = None
+        self._using = ExitStack()
+        self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._extra: dict[str, Any] = {}
+        if sink is not None:
+            self._samples = Samples(sink)
+            made = None if capture.made_for is None else capture.made_for(number, sink, self._samples)
+            gradients = self._adapter.grad_enabled()
+            self._recorder = made or Recorder(self._live, gradients=gradients, observer=self._samples)
+            self._follow_statistics()
+
+    @property
+    def over(self) -> bool:
+        """Whether the next call of the model begins another step."""
+        if not self._waits:
+            return True
+        return self._backward if self._capture.optimizer is None else self.stepped
+
+    # --- calls
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._calls += 1
+        given = None
+        if self._calls == 1 and self._capture.given is not None:
+            given = self._capture.given(self.number, args, kwargs)
+            args, kwargs = given or (args, kwargs)
+        if self.sink is None:
+            return given
+        if self._calls == 1:
+            self._before_first(args, kwargs)
+        changed = self._recorder.begin(args, kwargs)
+        if self._calls == 1:
+            self._arguments = self._seen(args, kwargs)
+            if self._first:
+                self._uses = UseWatch(self._live)
+                self._uses.enter(self._live.model, args, kwargs)
+                self._using.enter_context(self._uses.watching(but=self._live.model))
+        return changed or given
+
+    def leave(self, output: Any) -> Any:
+        adapter = self._adapter
+        tracked = [tensor for _, tensor in adapter.flatten(output) if adapter.requires_grad(tensor)]
+        self._waits |= bool(tracked) and adapter.grad_enabled() and adapter.is_training(self._live.model)
+        if self.sink is None:
+            if self._capture.optimizer is None:  # what counts steps, and nothing else
+                for tensor in tracked:
+                    adapter.on_gradient(tensor, self._saw_backward)
+            return None
+        self._using.close()
+        if self._uses is not None:
+            self._uses.leave(self._live.model, output)
+        changed = self._recorder.end(output)
+        if self._arguments is not None:
+            self.sink.step.arguments(self._arguments)
+            self._arguments = None
+        self._follow(output)
+        return changed
+
+    def broken(self) -> None:
+        self._using.close()
+        if self.sink is not None:
+            self._recorder.broken()
+        self.close()
+
+    def _before_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the step starts from."""
+        assert self.sink is not None
+        adapter = self._adapter
+        if self._capture.optimizer is None:
+            # See the gradients of parameters as backward makes them: they may be cleared before the step ends.
+            for path, parameter in self._live.parameters().items():
+                self._keep(adapter.on_gradient(parameter, partial(self._of_parameter, path)))
+        if self._first:
+            self.sink.step.before(self._dumped(self._held(self._live.parameters())), self._held(self._live.buffers()))
+        if self._capture.calibrates and repeatable((*args, *kwargs.values()), adapter.is_tensor):
+            moves = adapter.grad_enabled() and self._capture.optimizer is None
+            self._rehearsal = Rehearsal(self._live, args, kwargs, weights=moves)
+            self.sink.bordered = self._first and self._capture.holds
+
+    def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the model was given, tensors by their numbers in the trace."""
+
+        def number(leaf: Any) -> Any:
+            return Seen(self._recorder.number_of(leaf)) if self._adapter.is_tensor(leaf) else leaf
+
+        return tuple(map_leaves(arg, number) for arg in args), {k: map_leaves(v, number) for k, v in kwargs.items()}
+
+    # --- gradients
+
+    def _follow(self, output: Any) -> None:
+        """See backward start from what the model returned."""
+        for name, tensor in self._adapter.flatten(output):
+            if self._adapter.requires_grad(tensor):
+                self._keep(self._adapter.on_gradient(tensor, partial(self._of_output, name, self._calls)))
+
+    def _keep(self, handle: Handle | None) -> None:
+        if handle is not None:
+            self._handles.append(handle)
+
+    def _of_parameter(self, path: str, gradient: Any) -> None:
+        """Of several backward passes, the sum."""
+        if self._capture.busy:
+            return
+        self._saw_backward()
+        adapter = self._adapter
+        known = self._gradients.get(path)
+        if known is None:
+            held = Held(adapter, adapter.clone(gradient))
+        else:
+            total = np.add(known.numpy(), adapter.to_numpy(gradient))
+            held = Held(adapter, adapter.to_native(total, like=self._live.model))
+        self._gradients[path] = held
+
+    def _of_output(self, name: str, call: int, gradient: Any) -> None:
+        if self._capture.busy:
+            return
+        self._saw_backward()
+        if call == 1 and self._rehearsal is not None and name not in self._rehearsal.gradients:
+            self._rehearsal.gradients[name] = np.array(self._adapter.to_numpy(gradient))
+
+    def _saw_backward(self, _: Any = None) -> None:
+        if not self._capture.busy:
+            self._backward = True
+            self._capture.trained = True
+
+    # --- the end
+
+    def before_update(self) -> None:
+        """The optimizer is about to step: gradients are what it will see."""
+        if self.sink is None or self.stepped:
+            return
+        adapter = self._adapter
+        for path, parameter in self._live.parameters().items():
+            gradient = adapter.gradient(parameter)
+            if gradient is not None:
+                self._gradients[path] = Held(adapter, adapter.clone(gradient))
+                self._backward = True
+        self._rehearse()
+        if self._noise is not None:
+            parameters = self._live.parameters()
+            self._before = {p: np.array(adapter.to_numpy(parameters[p])) for p in self._gradients}
+
+    def finish(self) -> None:
+        """Write what the step left."""
+        sink, capture = self.sink, self._capture
+        if sink is None:
+            return
+        self._rehearse()
+        parameters = self._live.parameters()
+        gradients = {path: self._gradients.get(path) for path in parameters} if self._backward else {}
+        calls = self._recorder.seen()
+        if self.loss is not None:
+            sink.step.loss(self.loss)
+        noise = self._with_drift()
+        weights = None
+        if capture.trained:
+            weights, capture.trained = self._dumped(self._held(parameters)), False
+        if capture.optimizer is not None:
+            self._extra["optimizer"] = plain_settings(optimizer_settings_of(self._adapter, capture.optimizer))
+        assert capture.statistics is not None
+        sink.end(
+            StepTrace(self.number, calls, {}, None, self._dumped(gradients), self._backward),
+            weights=weights,
+            buffers=self._dumped(capture.statistics.after_step(calls)),
+            noise=noise,
+            local=self._local,
+            fed=self._fed,
+            usage=None if self._uses is None else self._uses.usage(),
+            extra={**self._extra, "calls_of_the_model": self._calls},
+        )
+
+    def _rehearse(self) -> None:
+        """Run the step again, shaken, while its weights are at hand."""
+        rehearsal = self._rehearsal
+        if rehearsal is None or self._rehearsed or self.sink is None:
+            return
+        self._rehearsed = True
+        for path, held in self._gradients.items():
+            self._samples.parameters[path] = sampled(held)
+        backward, drift = bool(rehearsal.gradients), self._capture.drift
+        self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
+        if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
+            found = rehearsal.reference(self.number, drift, backward=backward)
+            if found is not None:
+                self._write_reference(*found)
+
+    def _write_reference(self, reference: Reference, fed: Noise | None) -> None:
+        """Gradients at the borders of calls, and the numbers they go by, which are not those of the trace."""
+        assert self.sink is not None
+        numbers: list[list[int]] = []
+        same: dict[int, int] = {}
+        if len(reference.trace.calls) != len(self._recorder.calls):
+            return
+        for mine, other in zip(self._recorder.calls, reference.trace.calls, strict=True):
+            slots, others = (*mine.inputs, *mine.outputs), (*other.inputs, *other.outputs)
+            if mine.node != other.node or len(slots) != len(others):
+                return
+            numbers.append([slot.tensor for slot in others])
+            same.update({b.tensor: a.tensor for a, b in zip(slots, others, strict=True)})
+        self._local, self._fed = reference.noise, fed
+        self._extra["reference"] = numbers
+        self.sink.step.borders(reference.contributions, reference.arrivals, same)
+
+    def _with_drift(self) -> Noise | None:
+        """The prediction, with what the step of an optimizer makes of it."""
+        noise, capture, rehearsal = self._noise, self._capture, self._rehearsal
+        if noise is None or rehearsal is None or not self._gradients:
+            return noise
+        weights: dict[str, float] = {}
+        for path, parameter in self._live.parameters().items():
+            before = self._before.get(path, rehearsal.weight_before(path))
+            if before is None or path not in self._gradients or path not in noise.parameters:
+                continue
+            moved = self._adapter.to_numpy(parameter).astype(np.float64) - before
+            gradient, unsure = self._gradients[path].numpy(), noise.parameters[path]
+            earlier = capture.drift.get(path, 0.0)
+            weights[path] = uncertain_part(moved, gradient, UNCERTAIN * unsure) + earlier
+            steps = self.number - capture.steps[-1] if capture.steps else 1
+            capture.drift[path] = steps * uncertain_part(moved, gradient, unsure) + earlier
+        return replace(noise, weights=weights)
+
+    def _follow_statistics(self) -> None:
+        """Running statistics can be told in one convention as long as every update is seen."""
+        capture = self._capture
+        if capture.statistics is None or capture.steps[-1:] != [self.number - 1]:
+            capture.statistics = RunningStatistics(self._live)
+            self._extra["statistics_from_here"] = True
+
+    def _held(self, tensors: Mapping[str, Any]) -> dict[str, Value]:
+        return {path: Held(self._adapter, tensor) for path, tensor in tensors.items()}
+
+    def _dumped(self, values: Mapping[str, T]) -> dict[str, T]:
+        """Those of the modules that are dumped."""
+        only = self._capture.only
+        if only is None:
+            return dict(values)
+        owners = {node.path for node in self._live.tree.nodes if node.index in only}
+        return {path: value for path, value in values.items() if path.rpartition(".")[0] in owners}
+
+    def close(self) -> None:
+        self._using.close()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._gradients.clear()
+        if self.sink is not None:
+            self._recorder.close()
