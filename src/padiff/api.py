@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from padiff.capture.session import check_arguments
-from padiff.compare.tolerance import as_tolerance, spacing
+from padiff.compare.tolerance import as_tolerance
 from padiff.engine.dumping import TraceWriter
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
@@ -18,6 +18,7 @@ from padiff.engine.matching import match
 from padiff.engine.pipeline import copy_weights, run_job
 from padiff.engine.plan import Plan
 from padiff.engine.result import Result
+from padiff.engine.widths import with_widths
 from padiff.errors import ArgumentError, WeightError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
@@ -67,12 +68,13 @@ def compare(
         optimizers=pair_of_optimizers(optimizers, base_live, raw_live),
         steps=check_steps(steps),
         backward=phase == "both",
-        tolerance=with_width(as_tolerance(tolerance), base_live, raw_live),
+        tolerance=as_tolerance(tolerance),
         rules=module_rules,
         weight_rules=weight_rules,
         randomness=randomness,
         ops=level == "op",
     )
+    job = with_widths(job)
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
     if job.steps > 1 and job.optimizers is None:
@@ -83,6 +85,8 @@ def compare(
         plan = matching.plan
         if weights == "copy":
             if plan.problems:
+                if matching.raised is not None:
+                    raise matching.raised
                 problem = plan.problems[0]
                 places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
                 raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
@@ -112,19 +116,6 @@ def _dumps(
     with ExitStack() as stack:
         one, other = (stack.enter_context(writer) for writer in writers)
         yield one, other
-
-
-def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
-    """Models whose parameters have different floating dtypes throughout are meant to: the narrower one counts."""
-    if tolerance.mode != "auto":
-        return tolerance
-    dtypes = []
-    for live in (base, raw):
-        found = {live.adapter.dtype(parameter) for parameter in live.parameters().values()}
-        dtypes.append({dtype for dtype in found if dtype.startswith(("float", "bfloat"))})
-    if len(dtypes[0]) != 1 or len(dtypes[1]) != 1 or dtypes[0] == dtypes[1]:
-        return tolerance
-    return replace(tolerance, narrow=max(spacing(dtype) for one in dtypes for dtype in one))
 
 
 def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
@@ -198,6 +189,7 @@ def plan_weights(
     if inputs is not None:
         for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
             check_arguments(live, side, arguments)
+    job = with_widths(job)
     return Plan(job, match(job, run=inputs is not None))
 
 

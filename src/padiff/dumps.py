@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from padiff.api import rules_of, with_width
+from padiff.api import rules_of
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.alongside import Alongside
 from padiff.engine.apart import Apart
@@ -15,6 +15,7 @@ from padiff.engine.folders import compare_folders
 from padiff.engine.result import Result
 from padiff.engine.selecting import wanted_nodes, wanted_steps
 from padiff.engine.stored import stored_tree
+from padiff.engine.widths import with_width
 from padiff.errors import ArgumentError, NotAvailableError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree

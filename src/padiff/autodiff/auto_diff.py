@@ -20,6 +20,7 @@ from padiff.engine.job import Job
 from padiff.engine.left_out import without
 from padiff.engine.matching import match
 from padiff.engine.pipeline import run_job
+from padiff.engine.widths import with_widths
 from padiff.records import StepComparison
 
 COMPARED = {
@@ -47,6 +48,8 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         say("inputs: each set holds tensors of the other model's framework, so the two are used swapped")
     matching = match(job, run=True)
     plan = matching.plan
+    if options.auto_init and plan.problems and matching.raised is not None:
+        raise matching.raised
     if not options.auto_init:
         say(roles_line(job.base, job.raw, "no weights were overwritten (auto_init is False)"))
         say_left_out(plan)
@@ -56,11 +59,22 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     rules = call_rules(job.rules, job.base, job.raw)
     kept = without(plan, job.base.tree, job.raw.tree, rules.base_skip, rules.raw_skip)
     job = replace(job, rules=rules)
-    with auto_dumps(job.base, job.raw) as dumps:
-        result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps)
+    own_loss = options.loss_fns is not None
+    try:
+        with auto_dumps(job.base, job.raw) as dumps:
+            result = run_job(
+                job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps
+            )
+    except Exception as error:
+        half = getattr(error, "padiff_result", None)
+        if half is not None:  # the exception is the user's; what was found before it is for the log
+            _say_step(half.steps[-1])
+            explain(half.report(), whole=False, own_loss=own_loss)
+            say("FAILED !!!")
+        raise
     if result.replayed:
         say(f"{count(result.replayed, 'random draw')} of base_model replayed in raw_model (dropout, noise, samples)")
-    explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=options.loss_fns is not None)
+    explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=own_loss)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 
@@ -87,7 +101,7 @@ def _job(options: Options, layer_map: LayerMap) -> tuple[Job, bool]:
     )
     for live, side, arguments in zip((base, raw), ("base", "raw"), job.arguments(), strict=True):
         check_arguments(live, side, arguments)
-    return job, swapped
+    return with_widths(job), swapped
 
 
 def _say_options(options: Options) -> None:

@@ -55,7 +55,7 @@ class Recording:
         adapter = self.live.adapter
         value = np.array(adapter.to_numpy(loss))
         self._loss = value if self._loss is None else self._loss + value
-        with self._recorder.taking_gradients():
+        with self._recorder.taking_gradients(self.nodes):
             adapter.backward(loss)
         self._gradients = {}
         for path, parameter in self.live.parameters().items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.scaling import Unscaled, unscaled
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Slot, Value
@@ -66,6 +67,11 @@ class FeedingRecorder(Recorder):
         """Per open call: what would have been given, what was, and its version then."""
         self._kept: list[Any] = []
         """Everything replaced: while it lives, no other tensor can take its id."""
+        self._feeds: dict[tuple[int, str], Mapping[int, Feed]] = {}
+        """By call and role, what was fed: a checkpoint's second run is fed the same."""
+        self._unseen: set[tuple[int, str]] = set()
+        """Where the gradients of what was fed are seen in the second run only."""
+        self._given_again: list[list[tuple[Any, Any, int]]] = []
         self._origins: dict[tuple[int, int], int] = {}
         """Id and version of a substitute to the number of the tensor in whose place it was put."""
 
@@ -74,28 +80,24 @@ class FeedingRecorder(Recorder):
             return None
         super()._enter(module, args, kwargs)
         call = self._begun()
-        fed = self._replacements(call.inputs, self._feeder.feed(call))
+        fed = self._replacements(call, "input", call.inputs, self._feeder.feed(call))
         self._given.append([(old, new, self._adapter.version(new)) for old, new in fed.values()])
-        if not fed:
-            return None
-        change = partial(_exchange, fed)
-        return tuple(map_leaves(arg, change) for arg in args), {k: map_leaves(v, change) for k, v in kwargs.items()}
+        return _exchanged(fed, args, kwargs)
 
     def _leave(self, module: Any, output: Any) -> Any:
         if not self._mine():
             return None
         super()._leave(module, output)
-        for old, new, version in self._given.pop():
-            if self._adapter.version(new) != version:  # written in place: whoever else holds it sees it written
-                self._about_to_write(old)
-                self._adapter.write(old, new)
+        for old, new in self._written(self._given.pop()):
+            self._about_to_write(old)
+            self._adapter.write(old, new)
         call = self.calls[-1]
-        fed = self._replacements(call.outputs, self._feeder.hand_on(call))
+        fed = self._replacements(call, "output", call.outputs, self._feeder.hand_on(call))
         return map_leaves(output, partial(_exchange, fed)) if fed else None
 
     def tagged(self, name: str, value: Any) -> Any:
         call = self._tag(name, value)
-        fed = {} if call is None else self._replacements(call.outputs, self._feeder.tagged(call))
+        fed = {} if call is None else self._replacements(call, "tag", call.outputs, self._feeder.tagged(call))
         return map_leaves(value, partial(_exchange, fed)) if fed else value
 
     def _fail(self, module: Any) -> None:
@@ -104,9 +106,20 @@ class FeedingRecorder(Recorder):
         if len(self.open_calls) < before:
             self._given.pop()
 
-    def _replacements(self, slots: Any, feeds: Mapping[int, Feed]) -> dict[int, tuple[Any, Any]]:
+    def _written(self, given: list[tuple[Any, Any, int]]) -> list[tuple[Any, Any]]:
+        """What the call has written into in place: whoever else holds it must see it written."""
+        return [(old, new) for old, new, version in given if self._adapter.version(new) != version]
+
+    def _replacements(
+        self, call: Call, role: str, slots: Sequence[Slot], feeds: Mapping[int, Feed]
+    ) -> dict[int, tuple[Any, Any]]:
         """Id of a tensor to itself and its substitute: one passed under several names stays one."""
         found: dict[int, tuple[Any, Any]] = {}
+        if feeds:
+            self._feeds[call.index, role] = feeds
+            if self._suspended():  # gradients are followed in the second run
+                self._unseen.add((call.index, role))
+                feeds = {tensor: Feed(feed.value) for tensor, feed in feeds.items()}
         for slot in slots:
             feed = feeds.get(slot.tensor)
             if feed is None:
@@ -114,11 +127,56 @@ class FeedingRecorder(Recorder):
             tensor = self._live_tensor(slot.value)
             if tensor is None or id(tensor) in found:
                 continue
-            see = None if feed.see is None else partial(self._seen, feed.see)
-            substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
-            found[id(tensor)] = (tensor, substitute)
-            self._kept += (tensor, substitute)
+            self._substitute(found, tensor, feed)
+            substitute = found[id(tensor)][1]
             self._origins[id(substitute), self._adapter.version(substitute)] = slot.origin
+        return found
+
+    def _substitute(self, found: dict[int, tuple[Any, Any]], tensor: Any, feed: Feed) -> None:
+        see = None if feed.see is None else partial(self._seen, feed.see)
+        substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
+        found[id(tensor)] = (tensor, substitute)
+        self._kept += (tensor, substitute)
+
+    # --- a checkpoint's second run
+
+    def _repeats_matter(self) -> bool:
+        return True
+
+    def _enter_again(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        super()._enter_again(module, args, kwargs)
+        call = self._repeating[-1][1]
+        given = [tensor for _, tensor in self._given_tensors(args, kwargs)]
+        fed = {} if call is None else self._fed_again(call, "input", call.inputs, given)
+        self._given_again.append([(old, new, self._adapter.version(new)) for old, new in fed.values()])
+        return _exchanged(fed, args, kwargs)
+
+    def _leave_again(self, module: Any, output: Any) -> Any:
+        call = self._ends_again(module)
+        for old, new in self._written(self._given_again.pop() if self._given_again else []):
+            self._adapter.write(old, new)
+        if call is None:
+            return None
+        made = [tensor for _, tensor in self._adapter.flatten(output)]
+        self._repeated(call.outputs, made)
+        fed = self._fed_again(call, "output", call.outputs, made)
+        return map_leaves(output, partial(_exchange, fed)) if fed else None
+
+    def _fail_again(self, module: Any) -> None:
+        super()._fail_again(module)
+        if self._given_again:
+            self._given_again.pop()
+
+    def _fed_again(
+        self, call: Call, role: str, slots: Sequence[Slot], tensors: Sequence[Any]
+    ) -> dict[int, tuple[Any, Any]]:
+        feeds = self._feeds.get((call.index, role), {})
+        found: dict[int, tuple[Any, Any]] = {}
+        for slot, tensor in zip(slots, tensors, strict=False):
+            feed = feeds.get(slot.tensor)
+            if feed is not None and id(tensor) not in found and self._adapter.shape(tensor) == feed.value.shape:
+                told = (call.index, role) in self._unseen
+                self._substitute(found, tensor, feed if told else replace(feed, see=None))
         return found
 
     def _slot(self, name: str, tensor: Any) -> Slot:
@@ -127,7 +185,10 @@ class FeedingRecorder(Recorder):
         return slot if origin is None else replace(slot, stands_for=origin)
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
-        return see(Held(self._adapter, gradient)) if self._taking else None
+        if not self._taking:
+            return None
+        other = see(unscaled(Held(self._adapter, gradient), self.scale))
+        return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
 
     def close(self) -> None:
         super().close()
@@ -167,9 +228,17 @@ class Witness:
 
 
 def _kept(gradient: Value) -> Value:
-    if isinstance(gradient, Held):
+    if isinstance(gradient, (Held, Unscaled)):
         gradient.secure()
     return gradient
+
+
+def _exchanged(fed: Mapping[int, tuple[Any, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments with what takes the place of tensors among them; None where nothing does."""
+    if not fed:
+        return None
+    change = partial(_exchange, fed)
+    return tuple(map_leaves(arg, change) for arg in args), {k: map_leaves(v, change) for k, v in kwargs.items()}
 
 
 def _exchange(fed: Mapping[int, tuple[Any, Any]], leaf: Any) -> Any:

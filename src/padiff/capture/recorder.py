@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,8 @@ from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
 from padiff.capture.held import Held
 from padiff.capture.ops import Opened, OpLog, WantedOps
+from padiff.capture.recomputing import Recomputation, in_custom_function
+from padiff.capture.scaling import unscaled
 from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
@@ -79,9 +81,11 @@ class Recorder:
     ) -> None:
         self._listener = listener
         self.calls: list[Call] = []
-        self.gradients: dict[int, Held] = {}
-        self.made: Callable[[int, Held], None] | None = None
+        self.gradients: dict[int, Value] = {}
+        self.made: Callable[[int, Value], None] | None = None
         """Told of every gradient that was put there."""
+        self.scale = 1.0
+        """By what the loss was multiplied for mixed precision."""
         self._live = live
         self._adapter: Adapter = live.adapter
         self._node_of = live.node_of()
@@ -98,6 +102,18 @@ class Recorder:
         self._handles: list[Handle] = []
         self._raised: str | None = None
         self._taking = False
+        self.autocast: str | None = None
+        """The dtype that ops were computed in somewhere, narrower than their tensors'."""
+        self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
+        self._hooked: set[int] = set()
+        """Tensors whose gradient will be told."""
+        self._assumed: set[int] = set()
+        """Tensors of a checkpoint's first run, in which nothing is followed: the second one tells."""
+        self._followed: set[int] = set()
+        """Those of them that the second run followed."""
+        self._again = Recomputation()
+        self._repeating: list[tuple[Any, Call | None]] = []
+        """Calls of a second run that have begun and not ended, with the call they repeat."""
         self._thread = threading.get_ident()
         self._user_code: dict[str, bool] = {}
         # Up to the separator: paddlenlp's folder begins as paddle's does.
@@ -133,6 +149,7 @@ class Recorder:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model is called: hooks go on. Says what it is to be given instead, if anything."""
+        self._attachment.close()
         self._thread = threading.get_ident()
         self._taking = False
         frame: FrameType | None = sys._getframe(1)
@@ -147,6 +164,9 @@ class Recorder:
         """The model has returned: hooks come off, and gradients count from now on."""
         changed = self._leave(self._live.model, output)
         self._leave_alone()
+        if self._assumed:
+            nodes = frozenset(range(1, len(self._live.modules)))
+            self._attachment.enter_context(self._watching_repeats(nodes))
         self._taking = True
         return changed
 
@@ -160,13 +180,49 @@ class Recorder:
         self._outside = None
 
     @contextmanager
-    def taking_gradients(self) -> Iterator[None]:
+    def taking_gradients(self, nodes: frozenset[int]) -> Iterator[None]:
         """Gradients count in here only: a forward or a loss may run backward passes of its own."""
-        self._taking = True
-        try:
+        with self._watching_repeats(nodes):
+            self._taking = True
+            try:
+                yield
+            finally:
+                self._taking = False
+
+    @contextmanager
+    def _watching_repeats(self, nodes: frozenset[int]) -> Iterator[None]:
+        """Inside, a checkpoint's second run is seen."""
+        attach = getattr(self._adapter, "attach_in_backward", None)
+        with ExitStack() as stack:
+            if attach is not None and self._repeats_matter():
+                self._again.starts(self.calls)
+                modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
+                for handle in attach(modules.values(), self._enter_again, self._leave_again, self._fail_again):
+                    stack.callback(handle.remove)
             yield
-        finally:
-            self._taking = False
+
+    def _repeats_matter(self) -> bool:
+        """Whether anything is to be seen in a checkpoint's second run."""
+        return bool(self._assumed)
+
+    def seen(self) -> tuple[Call, ...]:
+        """All calls; once backward has run, with what is known now of the tensors that it followed."""
+        if not self._assumed:
+            return tuple(self.calls)
+        known = self._followed | (self._hooked - self._assumed)
+        return tuple(
+            replace(
+                call,
+                inputs=tuple(self._settled(slot, known) for slot in call.inputs),
+                outputs=tuple(self._settled(slot, known) for slot in call.outputs),
+            )
+            for call in self.calls
+        )
+
+    def _settled(self, slot: Slot, known: set[int]) -> Slot:
+        if slot.tensor not in self._assumed or slot.tracked == (slot.tensor in known):
+            return slot
+        return replace(slot, tracked=slot.tensor in known)
 
     def raised_in(self) -> str | None:
         """After an exception, the path of the innermost module it left; None when none had begun."""
@@ -178,6 +234,8 @@ class Recorder:
         if not self._mine():
             return
         node = self._node_of[id(module)]
+        if self.autocast is None:
+            self.autocast = self._autocast_dtype()
         inputs = self._slots(args, kwargs)
         stack = self._user_stack()
         opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
@@ -198,6 +256,7 @@ class Recorder:
         inside = (opened.first_tensor, self._tensors)
         outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
         node = self._live.tree.nodes[opened.node]
+        self._remember(opened)
         call = Call(
             index=opened.index,
             parent=parent.index,
@@ -313,13 +372,13 @@ class Recorder:
     def _on_gradient(self, number: int, gradient: Any) -> None:
         if not self._taking:
             return
-        held = Held(self._adapter, gradient)
+        value = unscaled(Held(self._adapter, gradient), self.scale)
         if self._observer is not None:
-            self._observer.on_gradient(number, held)
+            self._observer.on_gradient(number, value)
         else:
-            self.gradients[number] = held
+            self.gradients[number] = value
             if self.made is not None:
-                self.made(number, held)
+                self.made(number, value)
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""
@@ -328,23 +387,41 @@ class Recorder:
     # --- tensors
 
     def _slots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Slot, ...]:
-        slots: list[Slot] = []
+        return tuple(self._slot(name, tensor) for name, tensor in self._given_tensors(args, kwargs))
+
+    def _given_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """The tensors among the arguments of a call, with their places."""
+        found: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = [(str(place), value) for place, value in enumerate(args)]
         if kwargs:
             named.extend(kwargs.items())
         for name, value in named:
             if self._adapter.is_tensor(value):
-                slots.append(self._slot(name, value))
+                found.append((name, value))
             elif not isinstance(value, _PLAIN):
-                slots.extend(self._slot(f"{name}.{inner}", t) for inner, t in self._adapter.flatten(value))
-        return tuple(slots)
+                found.extend((f"{name}.{inner}", t) for inner, t in self._adapter.flatten(value))
+        return found
 
     def _slot(self, name: str, tensor: Any) -> Slot:
         before = self._tensors
         known = self.known(tensor, True)
         if self._ops is not None and self._tensors > before:
             self._ops.first_seen(tensor, known)
-        return Slot(name, known[0], known[1], self._want_gradients and self._adapter.requires_grad(tensor))
+        tracked = self._want_gradients and self._adapter.requires_grad(tensor)
+        if tracked:
+            if known[0] not in self._hooked:
+                self._hook(known[0], tensor)
+        elif self._want_gradients and self._suspended() and self._floating(tensor):
+            self._assumed.add(known[0])
+            tracked = True
+        return Slot(name, known[0], known[1], tracked)
+
+    def _suspended(self) -> bool:
+        """Whether this is a checkpoint's first run, in which nothing is followed."""
+        return not self._adapter.grad_enabled() and in_custom_function(_BOUNDARY)
+
+    def _floating(self, tensor: Any) -> bool:
+        return self._adapter.dtype(tensor).startswith(("float", "bfloat"))
 
     def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
         """Number of a tensor and the tensor; ``hooked`` says whether its gradient is asked for."""
@@ -373,8 +450,15 @@ class Recorder:
         return number, held
 
     def _hook(self, number: int, tensor: Any) -> None:
+        """Have the gradient of a tensor told, once."""
+        if number in self._hooked:
+            return
+        if not self._hooks:
+            self._hooked.add(number)
+            return
         handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
         if handle is not None:
+            self._hooked.add(number)
             self._handles.append(handle)
 
     def track(self, tensor: Any, seen: tuple[int, Held]) -> None:
@@ -383,6 +467,49 @@ class Recorder:
             seen[1].tracked = True
             if self._hooks and seen[0] not in self._unhooked:
                 self._hook(seen[0], tensor)
+
+    # --- a checkpoint's second run
+
+    def _remember(self, opened: _Open) -> None:
+        if opened.inputs and self._repeats_matter():
+            value = opened.inputs[0].value
+            self._again.remember(opened.index, opened.node, value.storage() if isinstance(value, Held) else None)
+
+    def _enter_again(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = [tensor for _, tensor in self._given_tensors(args, kwargs)]
+        storage = self._adapter.storage(given[0]) if given else None
+        call = self._again.repeated(self._node_of[id(module)], storage)
+        self._repeating.append((module, call))
+        if call is not None:
+            self._repeated(call.inputs, given)
+
+    def _leave_again(self, module: Any, output: Any) -> Any:
+        call = self._ends_again(module)
+        if call is not None:
+            self._repeated(call.outputs, [tensor for _, tensor in self._adapter.flatten(output)])
+        return None
+
+    def _fail_again(self, module: Any) -> None:
+        """A second run may be left as soon as it has made what is needed."""
+        self._ends_again(module)
+
+    def _ends_again(self, module: Any) -> Call | None:
+        while self._repeating:
+            begun, call = self._repeating.pop()
+            if begun is module:
+                if call is not None and not self._adapter.grad_enabled():
+                    self._again.not_followed(call)
+                return call
+        return None
+
+    def _repeated(self, slots: tuple[Slot, ...], tensors: list[Any]) -> None:
+        """Have the gradients told that the first run did not follow."""
+        for slot, tensor in zip(slots, tensors, strict=False):
+            if slot.tensor not in self._assumed or not self._adapter.requires_grad(tensor):
+                continue
+            self._followed.add(slot.tensor)
+            if slot.tensor not in self._hooked:
+                self._hook(slot.tensor, tensor)
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor that was seen as it is now; -1 for one that was not."""
@@ -403,6 +530,7 @@ class Recorder:
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
+        self._attachment.close()
         self._leave_alone()
         self._taking = False
         for handle in self._handles:
@@ -438,6 +566,10 @@ class Recorder:
             known = not foreign or filename.startswith(_DEMO_FOLDER)
             self._user_code[filename] = known
         return known
+
+
+def _nothing() -> None:
+    return None
 
 
 def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

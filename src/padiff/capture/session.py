@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
 from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder, call_model
+from padiff.capture.scaling import Unscaled, unscaled
 from padiff.capture.state import (
     SavedBuffers,
     moved,
@@ -45,6 +46,20 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
 
+Where = Literal["forward", "loss", "backward", "optimizer"]
+
+
+@dataclass
+class Stopped:
+    """An exception of the model's own code, or of what the user gave for it, and what was seen up to then."""
+
+    error: Exception
+    where: Where
+    path: str | None = None
+    """The innermost module it left; None where no module was running."""
+    trace: StepTrace | None = None
+
+
 class Session:
     """One model under capture, over as many steps as asked for."""
 
@@ -58,8 +73,14 @@ class Session:
         """Where the default loss is a projection: of what, and along what. Otherwise it is the mean."""
         self.ops: WantedOps | None = None
         """Which ops are recorded, besides modules, where nothing is fed."""
+        self.autocast: str | None = None
+        """The dtype that the last run computed in somewhere, narrower than its tensors'."""
+        self.scale = 1.0
+        """By what the last loss was multiplied for mixed precision."""
         self.repeatable = False
         """Whether a step may be asked to run again."""
+        self.stopped: Stopped | None = None
+        """The last exception that ended a run half-way."""
         self.listen: Callable[[], Listener] | None = None
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None
@@ -71,6 +92,8 @@ class Session:
         self._calls: tuple[Call, ...] = ()
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
+        self._gradients_before: list[tuple[Any, Any]] = []
+        """Parameters that held a gradient before the last step, with a copy: steps may gather gradients."""
         self._under_way: Recorder | None = None
 
     @contextmanager
@@ -117,8 +140,10 @@ class Session:
         ops: WantedOps | None = None,
     ) -> Iterator[Step]:
         """The same in two parts, for who has something else to do in between."""
+        self.stopped = None
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
+            self._gradients_before = self._gathered()
         gradients = backward and self.live.adapter.grad_enabled()
         listener = self.listener = None if self.listen is None else self.listen()
         if feeder is not None:
@@ -133,9 +158,19 @@ class Session:
         self._under_way = recorder
         try:
             yield running
+        except Exception as error:
+            stopped = self.stopped_by(error)
+            if stopped is not None:
+                stopped.trace = running.so_far()
+            raise
         finally:
+            self.autocast = recorder.autocast
             self._under_way = None
             running.close()
+
+    def stopped_by(self, error: Exception) -> Stopped | None:
+        """What is known of an exception, where it ended a run of this model half-way."""
+        return self.stopped if self.stopped is not None and self.stopped.error is error else None
 
     def progress(self) -> tuple[int, int] | None:
         """Calls that have ended in the run under way, and in the one before it; None where nothing runs. May be asked
@@ -156,12 +191,17 @@ class Session:
         Afterwards they are as it left them, and so are the gradients."""
         with preserved(self.live, buffers=True):
             drawn, seen, drew = self._randomness, self._calls, self.drew
+            # What runs inside may start from something else.
+            before = self._drawn_before, self._buffers_before, self._gradients_before
             self._randomness = self._drawn_before
             put_back(self.live, self._buffers_before)
+            for parameter, gradient in self._gradients_before:
+                self.live.adapter.set_gradient(parameter, self.live.adapter.clone(gradient))
             try:
                 yield
             finally:
                 self._randomness, self._calls, self.drew = drawn, seen, drew
+                self._drawn_before, self._buffers_before, self._gradients_before = before
 
     def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
         """The step that may run again is one that somebody else ran, from these random numbers and buffers."""
@@ -191,11 +231,24 @@ class Session:
 
     def optimize(self, step: int, optimizer: Any) -> None:
         """One optimizer step, gradients cleared; a callable does both itself."""
-        with self.explained(step, "in the optimizer"):
+        with self.explained(step, "optimizer", "in the optimizer"):
             if self.live.adapter.is_optimizer(optimizer):
                 self.live.adapter.step(optimizer)
             else:
                 optimizer()
+
+    def _gathered(self) -> list[tuple[Any, Any]]:
+        adapter, found = self.live.adapter, []
+        for parameter in self.live.parameters().values():
+            gradient = adapter.gradient(parameter)
+            if gradient is not None and adapter.to_numpy(gradient).any():
+                found.append((parameter, adapter.clone(gradient)))
+        return found
+
+    def finish_step(self, optimizer: Any) -> None:
+        """Gradients are cleared, unless the user steps and clears: then the next step adds to what is left."""
+        if optimizer is None or self.live.adapter.is_optimizer(optimizer):
+            self.clear_gradients()
 
     def clear_gradients(self) -> None:
         for parameter in self.live.parameters().values():
@@ -222,13 +275,14 @@ class Session:
         return f"{self.side} model {self.live.tree.name} ({self.live.adapter.name})"
 
     @contextmanager
-    def explained(self, step: int, where: str) -> Iterator[None]:
+    def explained(self, step: int, where: Where, words: str) -> Iterator[None]:
         try:
             yield
         except ArgumentError:
             raise
         except Exception as error:
-            _note(error, f"padiff: raised by the {self.who()} {where}, step {step}")
+            self.stopped = Stopped(error, where)
+            note(error, f"padiff: raised by the {self.who()} {words}, step {step}")
             raise
 
 
@@ -263,12 +317,16 @@ class Step:
         ):
             output = self._call()
             self._loss = self._loss_of(output)
-        held = None if self._loss is None else Held(adapter, self._loss)
-        calls = tuple(self.recorder.calls)
-        session.saw(calls)
-        draws = () if self._listener is None else tuple(self._listener.draws)
-        self._trace = StepTrace(self._step, calls, self.recorder.gradients, held, {}, draws=draws)
+        self._trace = self.so_far()
+        session.saw(self._trace.calls)
         return self._trace
+
+    def so_far(self) -> StepTrace:
+        """What was seen up to now."""
+        adapter, recorder = self._session.live.adapter, self.recorder
+        held = None if self._loss is None else unscaled(Held(adapter, self._loss), recorder.scale)
+        draws = () if self._listener is None else tuple(self._listener.draws)
+        return self._trace or StepTrace(self._step, tuple(recorder.calls), recorder.gradients, held, {}, draws=draws)
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""
@@ -281,8 +339,8 @@ class Step:
         if ran:
             with (
                 spared_collector(),
-                self._session.explained(self._step, "in backward"),
-                self.recorder.taking_gradients(),
+                self._session.explained(self._step, "backward", "in backward"),
+                self.recorder.taking_gradients(self._session.nodes),
                 in_backward(self._listener) as listener,
                 watching_draws(adapter, listener),
             ):
@@ -290,13 +348,13 @@ class Step:
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else Held(adapter, gradient)
-        return replace(self._trace, parameter_gradients=found, ran_backward=ran)
+            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.scale)
+        return replace(self._trace, calls=self.recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:
         self._loss = None
         self.recorder.close()
-        if self._trace is not None and isinstance(self._trace.loss, Held):
+        if self._trace is not None and isinstance(self._trace.loss, (Held, Unscaled)):
             self._trace.loss.detach()
 
     def _call(self) -> Any:
@@ -304,8 +362,9 @@ class Step:
             return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
         except Exception as error:
             path = self.recorder.raised_in()
+            self._session.stopped = Stopped(error, "forward", path)
             where = "before any layer ran" if path is None else f"in {path or 'the model itself'}"
-            _note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
+            note(error, f"padiff: raised by the {self._session.who()} {where}, forward of step {self._step}")
             raise
 
     def _loss_of(self, output: Any) -> Any:
@@ -320,7 +379,7 @@ class Step:
             if probe is not None:
                 return _projected(adapter, probe(outputs))
             return adapter.mean_loss([tensor for _, tensor in outputs]) if outputs else None
-        with self._session.explained(self._step, "in the loss function"):
+        with self._session.explained(self._step, "loss", "in the loss function"), self._watching_scales():
             loss = self._loss_fn(output)
         if not adapter.is_tensor(loss):
             raise ArgumentError(
@@ -335,6 +394,21 @@ class Step:
                 "reduce it, e.g. with .mean()",
             )
         return loss
+
+    @contextmanager
+    def _watching_scales(self) -> Iterator[None]:
+        """A gradient scaler may multiply the loss: its factor is taken out of everything that is compared."""
+        watch = getattr(self._session.live.adapter, "watch_scaling", None)
+        self._session.scale = 1.0
+        if watch is None:
+            yield
+            return
+
+        def scaled(factor: float) -> None:
+            self._session.scale = self.recorder.scale = factor
+
+        with watch(scaled):
+            yield
 
 
 def in_backward(listener: Listener | None) -> AbstractContextManager[Listener | None]:
@@ -373,7 +447,8 @@ def check_arguments(live: LiveTree, side: str, arguments: Arguments) -> None:
         ) from None
 
 
-def _note(error: BaseException, text: str) -> None:
+def note(error: BaseException, text: str) -> None:
+    """Have Python print a line below the traceback."""
     add_note = getattr(error, "add_note", None)  # Python 3.11 and later
     if add_note is not None:
         add_note(text)

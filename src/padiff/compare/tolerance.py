@@ -41,6 +41,17 @@ saturated function sends back is the small difference of large numbers."""
 
 COARSE_EPS = 1e-4
 
+FEW_DIGITS = 4e-3
+"""bfloat16 and below: wide exponents, so that nothing is lost to underflow."""
+
+NARROW_FACTOR = 0.3
+"""Of the usual factor, where a narrower dtype is imitated: weights are moved by a whole step of it, and really lose a
+quarter of one. Over language and vision models in bfloat16 and float16 the error was 0.2 to 0.7 times what was
+predicted."""
+
+NARROW_SUMS = 3.0
+"""The same as SUMS where few digits are left: sums are made in a wider dtype, and only the result is rounded."""
+
 EXPECTED = (
     '"auto", "exact", a pair (rtol, atol), a padiff.Calibration or a padiff.Tolerance, '
     "with bounds that are finite and not negative"
@@ -85,9 +96,11 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
     if tolerance.predicted is None:
         return rounding_bound(kind, base_rms) + tolerance.atol
     eps = max(kind.eps, tolerance.narrow) if kind.eps else 0.0
-    relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (SUMS if tolerance.sums else 1.0)
+    sums = SUMS if eps < FEW_DIGITS else NARROW_SUMS
+    relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (sums if tolerance.sums else 1.0)
     floor = max(relative, CONSTANTS if kind.eps else 0.0) * base_rms
-    return tolerance.factor * tolerance.predicted + floor + lost_below(kind) + tolerance.atol
+    factor = tolerance.factor * (NARROW_FACTOR if tolerance.narrow else 1.0)
+    return factor * tolerance.predicted + floor + lost_below(kind) + tolerance.atol
 
 
 def spacing(dtype: str) -> float:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from padiff.capture.held import Held
+from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
@@ -47,7 +49,8 @@ class AfterStep:
             values = np.array(adapter.to_numpy(parameters[path]))
             self._start.setdefault(path, values)
             self._now[path] = values
-            made = np.zeros_like(values) if gradient is None else np.array(adapter.to_numpy(gradient))
+            seen = None if gradient is None else unscaled(Held(adapter, gradient), self._base.scale)
+            made = np.zeros_like(values) if seen is None else np.array(seen.numpy())
             kept = self._gradients.get(path, []) if self._whole else []
             self._gradients[path] = [*kept, made]
 

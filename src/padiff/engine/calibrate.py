@@ -10,6 +10,7 @@ import numpy as np
 
 from padiff.capture.held import Held
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
+from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.drift import relative_steps
@@ -237,5 +238,5 @@ def set_apart(live: LiveTree, trace: StepTrace) -> None:
             if isinstance(slot.value, Held) and slot.value.storage() in own:
                 slot.value.secure()
     for gradient in trace.parameter_gradients.values():
-        if isinstance(gradient, Held):
+        if isinstance(gradient, (Held, Unscaled)):
             gradient.secure()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from padiff.capture.held import Held
+from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.records import Array, Noise
@@ -28,7 +30,7 @@ class Drift:
             gradient = adapter.gradient(parameter)
             if gradient is not None and path in noise.parameters:
                 self._before[path] = np.array(adapter.to_numpy(parameter))
-                self.gradients[path] = np.array(adapter.to_numpy(gradient))
+                self.gradients[path] = np.array(unscaled(Held(adapter, gradient), base.scale).numpy())
 
     def noise(self, earlier: Mapping[str, float], uncertain: float = 1.0) -> dict[str, float]:
         """The root mean square deviation of every parameter after the step; ``earlier`` is what it was before.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from padiff.capture.session import Arguments
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_tensor
 from padiff.frameworks.containers import map_leaves
-from padiff.frameworks.tree import LiveTree
+from padiff.frameworks.tree import LiveTree, main_dtype
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
 """Gives both models' arguments anew: a model may write into what it is given."""
@@ -39,7 +40,8 @@ def one_or_two(inputs: Any, base: LiveTree, raw: LiveTree) -> tuple[Inputs, Inpu
             "arguments, a dict of keyword arguments, padiff.Inputs) or a pair of sets",
             "for several positional arguments pass a tuple",
         )
-    return _one_set(inputs), _one_set(inputs)
+    once = _one_set(inputs)
+    return once, once
 
 
 def pair_of_dicts(inputs: Any, first: LiveTree, second: LiveTree) -> tuple[Inputs, Inputs, bool]:
@@ -66,10 +68,16 @@ def pair_of_dicts(inputs: Any, first: LiveTree, second: LiveTree) -> tuple[Input
 
 
 def fresh_arguments(base: LiveTree, raw: LiveTree, base_inputs: Inputs, raw_inputs: Inputs) -> Fresh:
-    """A function that converts and copies both sets each time it is called."""
+    """A function that converts and copies both sets each time it is called.
+
+    One set for two models of different dtypes is in the one's: it is cast for the other."""
+    dtypes = main_dtype(base), main_dtype(raw)
+    casts: list[tuple[str, str] | None] = [None, None]
+    if base_inputs is raw_inputs and None not in dtypes and dtypes[0] != dtypes[1]:
+        casts = [(dtypes[1], dtypes[0]), (dtypes[0], dtypes[1])]  # type: ignore[list-item]
 
     def build() -> tuple[Arguments, Arguments]:
-        return _native(base, base_inputs), _native(raw, raw_inputs)
+        return _native(base, base_inputs, casts[0]), _native(raw, raw_inputs, casts[1])
 
     return build
 
@@ -105,8 +113,17 @@ def _one_set(inputs: Any) -> Inputs:
     return Inputs(inputs)
 
 
-def _native(live: LiveTree, inputs: Inputs) -> Arguments:
+def _native(live: LiveTree, inputs: Inputs, cast: tuple[str, str] | None = None) -> Arguments:
+    """Converted for a model; ``cast`` says which dtype is to become which."""
+
     def convert(leaf: Any) -> Any:
+        tensor = unchanged(leaf)
+        if cast is None or not live.adapter.is_tensor(tensor) or live.adapter.dtype(tensor) != cast[0]:
+            return tensor
+        array = live.adapter.to_numpy(tensor).astype(getattr(ml_dtypes, cast[1], None) or np.dtype(cast[1]))
+        return live.adapter.to_native(array, like=live.model, requires_grad=live.adapter.requires_grad(tensor))
+
+    def unchanged(leaf: Any) -> Any:
         source = adapter_of_tensor(leaf)
         if source is None:
             return live.adapter.to_native(leaf, like=live.model) if isinstance(leaf, np.ndarray) else leaf

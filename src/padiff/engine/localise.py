@@ -61,11 +61,12 @@ def localise(
     gradients_agree: bool = False,
     drift: Mapping[str, float] | None = None,
     backward: bool = True,
+    half_way: bool = False,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
 
     ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``drift`` how far earlier steps
-    have moved the parameters.
+    have moved the parameters, ``half_way`` that raw is known to raise: what it does until then is looked at.
     """
     backward = backward and job.backward
     reference = reference_of(job, base, step, backward=backward)
@@ -87,13 +88,16 @@ def localise(
         backward=backward,
         gallery=Gallery(),
     )
-    found = _fed(raw, step, job, 1, run, backward=backward)
+    if half_way:
+        found = _up_to_exception(raw, step, job, run, backward)
+    else:
+        found = _fed(raw, step, job, 1, run, backward=backward)
     run.finish()
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
     state = State(replace(job, tolerance=tolerance), plan, step, noise)
     outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-    judged = state.loss(trace.loss, found.loss, outputs)
-    if backward:
+    judged = [] if half_way else state.loss(trace.loss, found.loss, outputs)
+    if backward and not half_way:
         judged += state.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
     faults = run.faults
     if not pairing.alike and gradients_agree:
@@ -164,6 +168,16 @@ def _moved(jitter: Jitter, slot: Slot) -> float | None:
         return None
     array = slot.value.numpy()
     return jitter.step_of(array.dtype) * rms(array)
+
+
+def _up_to_exception(raw: Session, step: int, job: Job, run: LocalRun, backward: bool) -> StepTrace:
+    try:
+        return _fed(raw, step, job, 1, run, backward=backward)
+    except Exception as error:
+        stopped = raw.stopped_by(error)
+        if stopped is None or stopped.trace is None:
+            raise
+        return stopped.trace
 
 
 def _fed(session: Session, step: int, job: Job, side: int, run: LocalRun, *, backward: bool) -> StepTrace:

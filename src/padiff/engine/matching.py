@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from padiff.align import pair_modules
+from padiff.capture.session import note
 from padiff.capture.usage import first_use
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.decide import decide, settled_by_values
@@ -37,6 +38,8 @@ class Matching:
     """None where names and order of definition are evidence enough."""
     outputs: tuple[Places, Places] = (None, None)
     """The outputs of base and raw that correspond, where the models return others besides."""
+    raised: Exception | None = None
+    """What a model raised when it was run to see how it uses its tensors, where that may be why they don't fit."""
 
 
 def match(job: Job, *, run: bool) -> Matching:
@@ -55,9 +58,9 @@ def _match(job: Job, *, run: bool) -> Matching:
     told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
     if plan.special or (not plan.problems and (told or _same_names(plan))):
         return Matching(plan)
-    uses = [Usage(), Usage()]
+    uses, raised = [Usage(), Usage()], None
     if run:
-        uses = _uses(job)
+        uses, raised = _uses(job)
     found = plan_by_use(
         job.base,
         job.raw,
@@ -71,7 +74,8 @@ def _match(job: Job, *, run: bool) -> Matching:
     if plan.problems and other.problems and uses[1].tensors and not _of_one_name(plan.problems[0]):
         return Matching(other)
     if other.problems or (not uses[1].tensors and not _told(other)):
-        return Matching(plan if plan.problems else _doubted(plan, other))
+        found_anyway = bool(plan.problems) and _of_one_name(plan.problems[0])
+        return Matching(plan if plan.problems else _doubted(plan, other), raised=None if found_anyway else raised)
     if _apart(job):
         other = settled_by_values(job.base, job.raw, other)
     elif uses[1].tensors:
@@ -160,13 +164,19 @@ def alike(job: Job) -> frozenset[tuple[str, str]]:
     return special_kinds(job.base.adapter.name, job.raw.adapter.name)
 
 
-def _uses(job: Job) -> list[Usage]:
+def _uses(job: Job) -> tuple[list[Usage], Exception | None]:
+    """How both models use their tensors; nothing where one raises, which it does again when it is run for good."""
     if job.uses is not None:
-        return list(job.uses)
-    try:
-        return [first_use(live, one) for live, one in zip((job.base, job.raw), job.arguments(), strict=True)]
-    except Exception:  # the model's own: it comes again, and is explained, when the model is run for good
-        return [Usage(), Usage()]
+        return list(job.uses), None
+    found: list[Usage] = []
+    for side, live, one in zip(("base", "raw"), (job.base, job.raw), job.arguments(), strict=True):
+        try:
+            found.append(first_use(live, one))
+        except Exception as error:
+            why = "run first to see in which order it uses its weights, since names don't tell how to fill raw"
+            note(error, f"padiff: raised by the {side} model {live.tree.name} ({live.adapter.name}), {why}")
+            return [Usage(), Usage()], error
+    return found, None
 
 
 def _same_names(plan: WeightPlan) -> bool:

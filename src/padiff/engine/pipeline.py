@@ -11,6 +11,7 @@ from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
 from padiff.engine.dumping import TraceWriter
+from padiff.engine.interrupted import Told, hand_over, told_of
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeper, Keeping
 from padiff.engine.matching import Matching, alike
@@ -83,8 +84,15 @@ def run_job(
                 keeping=keeping,
                 randomness=randomness,
             )
-            done, found = one.run()
-            drift = one.drift
+            try:
+                done, found = one.run()
+            except Exception as error:
+                told = _told_of(one, error)
+                if told is not None:
+                    rest = job, plan if copied else None, plan, modules, [*steps, told[0]], told[1], notes, doubts
+                    hand_over(error, result_of(*rest, interruption=told[2]), told[2])
+                raise
+            job, drift = one.job, one.drift
             notes += [note for note in (*one.notes, *randomness.notes()) if note not in notes]
             doubts += one.doubts
             steps.append(done)
@@ -94,6 +102,14 @@ def run_job(
                 break
     result = result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
     return replace(result, replayed=randomness.replayed)
+
+
+def _told_of(step: Step, error: Exception) -> Told | None:
+    """Whatever goes wrong in telling, the user's own exception must come through."""
+    try:
+        return told_of(step, error)
+    except Exception:
+        return None
 
 
 def _under_way(base: Session, raw: Session) -> tuple[str, int, int] | None:

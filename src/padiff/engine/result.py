@@ -9,6 +9,7 @@ from typing import Any
 from padiff.records import (
     Comparison,
     Divergence,
+    Interruption,
     ModuleTree,
     PlainData,
     StepComparison,
@@ -42,6 +43,8 @@ class Result(PlainData):
     """Share of raw's calls, outputs and parameters that were compared."""
     replayed: int = 0
     """How many of base's random draws (masks of dropout, noise, samples) raw was given in place of its own."""
+    interruption: Interruption | None = None
+    """The exception that ended the comparison early: such a result is what ``error.padiff_result`` holds."""
 
     @property
     def divergence(self) -> Divergence | None:

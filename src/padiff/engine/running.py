@@ -205,7 +205,7 @@ class Running:
         self._rehearse()
         parameters = self._live.parameters()
         gradients = {path: self._gradients.get(path) for path in parameters} if self._backward else {}
-        calls = tuple(self._recorder.calls)
+        calls = self._recorder.seen()
         if self.loss is not None:
             sink.step.loss(self.loss)
         noise = self._with_drift()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from padiff.records import Comparison
+from padiff.records import Comparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
@@ -13,8 +13,12 @@ GROWN = 100.0
 """Up to how many times the predicted noise may grow when no call adds anything by itself."""
 
 
-def wants_second_look(comparisons: Iterable[Comparison]) -> bool:
-    """Something differs, or is further apart than rounding usually brings it."""
+def wants_second_look(comparisons: Iterable[Comparison], tolerance: Tolerance) -> bool:
+    """Something differs, or is further apart than rounding usually brings it.
+
+    In a narrow dtype so much is explained by the way there that only a look at each call by itself tells anything."""
+    if tolerance.mode == "auto" and tolerance.narrow:
+        return any(comparison.outcome.verdict != "equal" for comparison in comparisons)
     return any(_suspicious(comparison) for comparison in comparisons if comparison.phase != "buffer")
 
 

@@ -248,9 +248,16 @@ class SideBySide:
         self._settle()
         self._settle_gradients()
         places = {place.base: place for place in self._places.values()}
+        followed: set[int] | None = None
         for tensor, gradient in self._base.gradients.items():
             place = places.get(tensor)
             if place is not None and place.tracked and tensor not in self._gradients_met and raw.ran_backward:
+                if followed is None:  # what a checkpoint's first run was taken to follow, its second may not have
+                    followed = {
+                        slot.tensor for call in raw.calls for slot in (*call.inputs, *call.outputs) if slot.tracked
+                    }
+                if place.met.tensor not in followed:
+                    continue
                 outcome = _one_sided(gradient, "base")
                 self._comparisons.append(_in_backward(place.met, outcome))
         self._judge_lone_outputs()

@@ -115,9 +115,11 @@ class State:
         if raw is None and not held:
             return None
         if raw is None:
-            return missing("base has it, raw has none") if any(array.any() for array in held) else None
+            frozen = self._frozen("raw", entry.path)
+            return missing(f"base has it, raw has none{frozen}") if any(array.any() for array in held) else None
         if len(held) < len(base):
-            return missing("raw has it, base has none") if raw.numpy().any() else None
+            frozen = self._frozen("base", entry.sources[0].path)
+            return missing(f"raw has it, base has none{frozen}") if raw.numpy().any() else None
         expected = build(entry, {s.path: array for s, array in zip(entry.sources, held, strict=True)})
         return self._compared(phase, expected, raw.numpy(), tolerance)
 
@@ -135,6 +137,10 @@ class State:
         if base is None or not shares:
             return missing("only one of the models has a gradient for it")
         return self._compared("gradient", base.numpy(), sum(shares[1:], shares[0]).reshape(base.shape), tolerance)
+
+    def _frozen(self, side: str, path: str) -> str:
+        live = self._job.base if side == "base" else self._job.raw
+        return "" if live.adapter.requires_grad(live.tensors()[path]) else f": it is frozen in {side}"
 
     def _comparison(self, phase: Phase, role: Role, entry: WeightEntry, outcome: Outcome) -> Comparison:
         (base_node, base_unit), (raw_node, raw_unit) = (

@@ -10,6 +10,7 @@ from typing import Literal
 from padiff.align import CallPairing
 from padiff.capture.held import Held
 from padiff.capture.recorder import Observer
+from padiff.capture.scaling import unscaled
 from padiff.capture.session import Arguments, Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
@@ -25,7 +26,9 @@ from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
+from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
+from padiff.engine.widths import narrowed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -65,6 +68,10 @@ class Step:
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
         self.noise: Noise | None = None
+        self.watcher: SideBySide | None = None
+        """Holds raw beside base, from when base has run."""
+        self.done: StepComparison | None = None
+        """Forward and backward, compared; None until both have run."""
         self.notes: list[str] = []
         self.doubts: list[str] = []
         """What keeps the step from supporting a verdict."""
@@ -73,13 +80,13 @@ class Step:
 
     def run(self) -> tuple[StepComparison, list[Divergence]]:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
+        if self.job.single_step is not None:
+            return self._single_step(self.job.single_step)
+        done = self.done = self._as_narrow_as_they_are()
         job, base, raw = self.job, self.base, self.raw
-        if job.single_step is not None:
-            return self._single_step(job.single_step)
-        done = self._side_by_side()
         located: list[Divergence] = []
-        if done.doubtful or wants_second_look(done.comparisons):
-            second = self._second_look(done)
+        if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
+            second = self.second_look(done)
             if second is not None and job.tolerance.mode == "auto" and may_be_kinks(second.faults, second.state):
                 second = self._without_kinks(done, second)
                 if not second.faults and all(one.agrees for one in second.state):
@@ -110,12 +117,13 @@ class Step:
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
         self.keeping.raw.end(raw, buffers[1])
-        base.clear_gradients()
-        raw.clear_gradients()
+        for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
+            session.finish_step(optimizer)
         plain = replace(done, comparisons=tuple(found))
         first = None if located else find_divergence(plain, trees)
         if first is not None:
             located = [explained_state(first, plain, self.after)]
+        located = with_trips(located, plain)
         done = with_ops(done, found, diverged=bool(located))
         return done, [named_by_ops(one, done) for one in located]
 
@@ -154,8 +162,8 @@ class Step:
             comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
         self.keeping.base.end(base)
         self.keeping.raw.end(raw)
-        base.clear_gradients()
-        raw.clear_gradients()
+        for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
+            session.finish_step(optimizer)
         scenes = located.scenes
         done = StepComparison(
             self.step,
@@ -172,7 +180,7 @@ class Step:
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
         job = nudged(self.job)
-        again = None if job is None else self._second_look(done, job)
+        again = None if job is None else self.second_look(done, job)
         if again is None:
             return second
         still = places(again.faults, again.state)
@@ -185,16 +193,22 @@ class Step:
             )
         return replace(second, faults=faults, state=state)
 
-    def _run(self, side: int, arguments: Arguments, observer: Observer | None = None) -> StepTrace:
+    def _run(
+        self, side: int, arguments: Arguments, observer: Observer | None = None, *, backward: bool = True
+    ) -> StepTrace:
         session, job = (self.base, self.raw)[side], self.job
-        return session.run(self.step, arguments, loss_fn=job.losses[side], backward=job.backward, observer=observer)
+        follow = job.backward and backward
+        return session.run(self.step, arguments, loss_fn=job.losses[side], backward=follow, observer=observer)
 
     def _forward(self, side: int) -> StepTrace:
         session, job = (self.base, self.raw)[side], self.job
         return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
 
-    def _second_look(self, done: StepComparison, job: Job | None = None) -> Located | None:
-        """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given)."""
+    def second_look(self, done: StepComparison, job: Job | None = None, *, half_way: bool = False) -> Located | None:
+        """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given).
+
+        ``half_way`` says that raw is known to raise: what it does until then counts.
+        """
         job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
@@ -209,6 +223,7 @@ class Step:
                 tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
                 drift=self.drift,
                 gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                half_way=half_way,
             )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -217,17 +232,27 @@ class Step:
             )
             return None
 
-    def _side_by_side(self) -> StepComparison:
+    def _as_narrow_as_they_are(self) -> StepComparison:
+        """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
+        done = self._side_by_side()
+        known, self.job = self.job, narrowed(self.job, (self.base.autocast, self.raw.autocast))
+        if self.job is known:
+            return done
+        with self.base.again(), self.raw.again():
+            return self._side_by_side(apart=True)
+
+    def _side_by_side(self, *, apart: bool = False) -> StepComparison:
         job, base = self.job, self.base
-        if self._may_run_in_turns():
+        if not apart and self._may_run_in_turns():
             done = self._in_lockstep()
             if done is not None:
                 return done
-        base_arguments, raw_arguments = job.arguments()
+        arguments = job.arguments()[0]
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = self.randomness.run_base(lambda: self._run(0, base_arguments), lambda: self._forward(0))
+        base_trace = self.randomness.run_base(lambda: self._run(0, arguments), lambda: self._forward(0))
         if _shared(job.base, job.raw):
-            base_trace = _set_aside(job.base, base_trace)
+            base_trace = _set_aside(base, base_trace)
+        self.job = job = narrowed(job, (base.autocast,))
         if job.tolerance.mode == "auto":
             set_apart(job.base, base_trace)
             self.noise = predict_noise(
@@ -244,18 +269,25 @@ class Step:
             ):
                 if self.randomness.begins_to_listen():  # it may draw from a generator of its own
                     base.rewind()
-                    return self._side_by_side()
+                    return self._side_by_side(apart=apart)
                 self.doubts.append(
                     "base returns something else when it runs again on the same inputs and random numbers: it is not "
                     "deterministic, and nothing can be held against it"
                 )
-        watcher = self._watcher(base_trace)
         self.keeping.base.ran(base_trace)
-        told = self.keeping.raw.beside(self.step, watcher)
-        raw_trace = self.randomness.run_raw(
-            base_trace.calls, lambda: self._run(1, raw_arguments, told), lambda: self._forward(1)
+        raw_trace = self.run_raw(base_trace, backward=job.backward)
+        if apart:
+            set_apart(job.base, base_trace)
+            set_apart(job.raw, raw_trace)
+        return self._finished(base_trace, raw_trace)
+
+    def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
+        """Raw beside what base did."""
+        arguments = self.job.arguments()[1]
+        told = self.keeping.raw.beside(self.step, self._watching(base))
+        return self.randomness.run_raw(
+            base.calls, lambda: self._run(1, arguments, told, backward=backward), lambda: self._forward(1)
         )
-        return self._finished(watcher, base_trace, raw_trace)
 
     def _in_lockstep(self) -> StepComparison | None:
         """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
@@ -272,14 +304,14 @@ class Step:
                 base.rewind()
                 return None
             self.randomness.run_base(lambda: seen, lambda: seen)
-            watcher = self._watcher(seen)
+            watcher = self._watching(seen)
             told = self.keeping.raw.beside(self.step, watcher)
             with raw.begun(self.step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=told) as second:
                 second.forward()
                 watcher.wait_for = turns.wait_for
                 base_trace, raw_trace = turns.run(first.backward, second.backward)
         raw_trace = self.randomness.run_raw(seen.calls, lambda: raw_trace, lambda: self._forward(1))
-        return self._finished(watcher, base_trace, raw_trace)
+        return self._finished(base_trace, raw_trace)
 
     def _may_run_in_turns(self) -> bool:
         """Nobody asks for base's tensors before raw runs, and no parameter takes the gradients of both."""
@@ -304,15 +336,17 @@ class Step:
         inputs = sum(math.prod(base.adapter.shape(tensor)) for _, tensor in given)
         return 4 * max(weights, inputs * len(base.modules)) >= LARGE
 
-    def _watcher(self, base: StepTrace) -> SideBySide:
+    def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
-        return SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        return self.watcher
 
-    def _finished(self, watcher: SideBySide, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
+    def _finished(self, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
         job = self.job
+        assert self.watcher is not None
         self.keeping.raw.ran(raw_trace)
-        done = watcher.finish(raw_trace)
+        done = self.watcher.finish(raw_trace)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
@@ -328,12 +362,12 @@ def _shared(base: LiveTree, raw: LiveTree) -> bool:
     return any(id(parameter) in ours for parameter in raw.parameters().values())
 
 
-def _set_aside(live: LiveTree, trace: StepTrace) -> StepTrace:
+def _set_aside(base: Session, trace: StepTrace) -> StepTrace:
     """Base's gradients out of the way of raw's, which would be added to them."""
-    adapter = live.adapter
+    adapter = base.live.adapter
     kept: dict[str, Value | None] = {}
-    for path, parameter in live.parameters().items():
+    for path, parameter in base.live.parameters().items():
         gradient = adapter.gradient(parameter)
-        kept[path] = None if gradient is None else Held(adapter, adapter.clone(gradient))
+        kept[path] = None if gradient is None else unscaled(Held(adapter, adapter.clone(gradient)), base.scale)
         adapter.set_gradient(parameter, None)
     return replace(trace, parameter_gradients=kept)

@@ -11,6 +11,7 @@ from padiff.records import (
     FIRST_OP,
     Comparison,
     Divergence,
+    Interruption,
     ModulePairs,
     StepComparison,
     Unmatched,
@@ -29,6 +30,7 @@ def result_of(
     divergences: Sequence[Divergence],
     more_notes: Sequence[str] = (),
     doubts: Sequence[str] = (),
+    interruption: Interruption | None = None,
 ) -> Result:
     first = steps[0]
     compared = {comparison.raw_call for comparison in first.comparisons if _of_module(comparison)}
@@ -39,13 +41,16 @@ def result_of(
         "parameters": covered_parameters(job, plan),
     }
     notes = list(dict.fromkeys(doubts))
-    if not coverage["outputs"]:
+    if interruption is not None:
+        notes.insert(0, str(interruption))
+    half = interruption is not None and len(steps) == 1
+    if not coverage["outputs"] and not half:
         notes.append("the models' own outputs hold no tensors that could be compared")
     if coverage["parameters"] < ENOUGH_PARAMETERS:
         share = f"{100 * coverage['parameters']:.0f} % of raw's parameters"
         notes.append(f"only {share} have a partner in base: too little for a verdict")
     enough = not notes
-    if job.backward and not (first.base.ran_backward and first.raw.ran_backward):
+    if job.backward and not half and not (first.base.ran_backward and first.raw.ran_backward):
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
@@ -62,6 +67,7 @@ def result_of(
         plan=copied,
         notes=tuple(notes),
         coverage=coverage,
+        interruption=interruption,
     )
 
 

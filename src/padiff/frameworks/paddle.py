@@ -263,6 +263,8 @@ class PaddleAdapter:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
             yield module.register_forward_post_hook(after, always_call=True)
 
+    attach_in_backward = attach
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return paddle_builtins.watching_writes(about_to_write)
 
@@ -304,7 +306,16 @@ class PaddleAdapter:
         if tensor.stop_gradient or not paddle.is_grad_enabled():
             native.stop_gradient = not (tracked and native.is_floating_point())
             return native
-        return _Substitute.apply(tensor, _Given(self, native, see))
+        # Not a PyLayer: paddle 3.3 crashes where backward passes through one twice (retain_graph).
+        twin = tensor.clone()
+        twin.data = native
+        if see is not None:
+            twin.register_hook(functools.partial(self._passed_on, see))
+        return twin
+
+    def _passed_on(self, see: Callable[[Any], Array | None], gradient: Any) -> Any:
+        other = see(gradient.detach())
+        return None if other is None else self.to_native(other).astype(gradient.dtype)
 
     def write(self, target: Any, source: Any) -> None:
         if target.stop_gradient or not target.is_leaf:
@@ -321,6 +332,12 @@ class PaddleAdapter:
 
     def grad_enabled(self) -> bool:
         return bool(paddle.is_grad_enabled())
+
+    def autocast_dtype(self) -> str | None:
+        tracer = paddle.base.framework._dygraph_tracer()
+        if tracer is None or tracer._amp_level == paddle.base.core.AmpLevel.O0:
+            return None
+        return str(tracer._amp_dtype)
 
     def requires_grad(self, tensor: Any) -> bool:
         return not tensor.stop_gradient
@@ -347,11 +364,19 @@ class PaddleAdapter:
         plain = tracer is not None and tracer._amp_level == paddle.base.core.AmpLevel.O0
         return plain and all(parameter.place.is_cpu_place() for parameter in model.parameters())
 
+    def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+        return _watching_scale(scaled)
+
     def gradient(self, parameter: Any) -> Any | None:
-        return parameter.grad
+        main = getattr(parameter, "main_grad", None)
+        return parameter.grad if main is None else main
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
-        parameter.grad = gradient
+        if hasattr(parameter, "main_grad"):
+            parameter.main_grad = gradient
+            parameter.grad = None
+        else:
+            parameter.grad = gradient
 
     def step(self, optimizer: Any) -> None:
         optimizer.step()
@@ -393,26 +418,22 @@ class PaddleAdapter:
         return None if momentum is None else float(momentum)
 
 
-class _Given:
-    """What a substitute holds, and who looks at its gradient."""
+@contextmanager
+def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
+    owner, thread = paddle.amp.AmpScaler, threading.get_ident()
+    original = owner.scale
 
-    def __init__(self, adapter: PaddleAdapter, value: Any, see: Callable[[Any], Array | None] | None) -> None:
-        self.adapter, self.value, self.see = adapter, value, see
+    def reporting(scaler: Any, var: Any) -> Any:
+        found = original(scaler, var)
+        if threading.get_ident() == thread and scaler.is_enable():
+            scaled(float(scaler._scale))
+        return found
 
-
-class _Substitute(paddle.autograd.PyLayer):
-    """Other elements under the history of a tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, given: _Given) -> Any:
-        ctx.given, value, given.value = given, given.value, None
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        given = ctx.given
-        other = None if given.see is None else given.see(gradient.detach())
-        return gradient if other is None else given.adapter.to_native(other).astype(gradient.dtype)
+    owner.scale = reporting
+    try:
+        yield
+    finally:
+        owner.scale = original
 
 
 class _GradientHandle:

@@ -146,6 +146,11 @@ class Adapter(Protocol):
         """Have ``enter`` and then ``leave`` or ``fail`` called around every call of the modules; yields handles."""
         ...
 
+    def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterable[Handle]:
+        """The same for calls that backward makes: the second forward of a checkpoint. An adapter of a framework that
+        has none may leave it out."""
+        ...
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...
@@ -209,6 +214,11 @@ class Adapter(Protocol):
 
     def grad_enabled(self) -> bool: ...
 
+    def autocast_dtype(self) -> str | None:
+        """The dtype in which ops are computed here and now although their tensors have a wider one; None where they
+        are not. An adapter of a framework that has no such thing may leave it out."""
+        ...
+
     def requires_grad(self, tensor: Any) -> bool: ...
 
     def mean_loss(self, outputs: Sequence[Any]) -> Any:
@@ -222,7 +232,14 @@ class Adapter(Protocol):
         another backward runs: no device does the work, and nothing is set that holds for the caller's thread only."""
         ...
 
-    def gradient(self, parameter: Any) -> Any | None: ...
+    def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+        """Inside, ``scaled`` is called with the factor by which a gradient scaler multiplies a loss. An adapter of a
+        framework that has no such thing may leave it out."""
+        ...
+
+    def gradient(self, parameter: Any) -> Any | None:
+        """What backward has left, wherever the framework, or what is built on it, keeps it."""
+        ...
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ _BIT_VIEWS = {
     torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
     torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2),
 }
+_AUTOCAST = ("cpu", "cuda")
 _PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool})
 _TO_TORCH_BITS = {
     np.dtype(numpy_type): (np.dtype(f"int{np.dtype(numpy_type).itemsize * 8}"), torch_type)
@@ -184,8 +186,16 @@ class TorchAdapter:
     # --- running
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
+        return self._attached(modules, enter, leave, fail, in_backward=False)
+
+    def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
+        return self._attached(modules, enter, leave, fail, in_backward=True)
+
+    def _attached(
+        self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail, *, in_backward: bool
+    ) -> Iterator[Handle]:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if _recomputing():
+            if _recomputing() is not in_backward:
                 return None
             with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
                 return enter(module, args, kwargs)
@@ -194,7 +204,7 @@ class TorchAdapter:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
                 return None
-            if _recomputing():
+            if _recomputing() is not in_backward:
                 return None
             with torch._C.DisableTorchFunction():
                 return leave(module, output)
@@ -261,6 +271,12 @@ class TorchAdapter:
     def grad_enabled(self) -> bool:
         return torch.is_grad_enabled()
 
+    def autocast_dtype(self) -> str | None:
+        for device in _AUTOCAST:
+            if torch.is_autocast_enabled(device):
+                return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        return None
+
     def requires_grad(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
 
@@ -288,11 +304,21 @@ class TorchAdapter:
         )
         return not here_only and all(parameter.device.type == "cpu" for parameter in model.parameters())
 
+    def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+        return _watching_scale(scaled)
+
     def gradient(self, parameter: Any) -> Any | None:
-        return parameter.grad
+        main = getattr(parameter, "main_grad", None)
+        return parameter.grad if main is None or parameter.grad is not None else main
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
-        parameter.grad = gradient
+        main = getattr(parameter, "main_grad", None)
+        if main is None:
+            parameter.grad = gradient
+            return
+        parameter.grad = None  # what is built on torch adds gradients up in a tensor of its own
+        with torch.no_grad():
+            main.zero_() if gradient is None else main.copy_(gradient)
 
     def step(self, optimizer: Any) -> None:
         optimizer.step()
@@ -377,6 +403,23 @@ def _at_home(tensor: Any, model: Any) -> bool:
 def _recomputing() -> bool:
     """Inside backward: a forward seen there is a checkpoint's second one."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+@contextmanager
+def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
+    original, thread = torch.amp.GradScaler.scale, threading.get_ident()
+
+    def reporting(scaler: Any, outputs: Any) -> Any:
+        found = original(scaler, outputs)
+        if threading.get_ident() == thread and scaler.is_enabled():
+            scaled(float(scaler.get_scale()))
+        return found
+
+    torch.amp.GradScaler.scale = reporting
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler.scale = original
 
 
 class _WriteWatch(TorchFunctionMode):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,6 +74,16 @@ class LiveTree:
 
 def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def main_dtype(live: LiveTree) -> str | None:
+    """The floating dtype that most numbers of a model's parameters have; None where it has none."""
+    sizes: Counter[str] = Counter()
+    for parameter in live.parameters().values():
+        dtype = live.adapter.dtype(parameter)
+        if dtype.startswith(("float", "bfloat")):
+            sizes[dtype] += math.prod(live.adapter.shape(parameter))
+    return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else None
 
 
 def module_tree(adapter: Adapter, model: Any, name: str | None = None) -> LiveTree:

@@ -10,7 +10,7 @@ from padiff.records.comparisons import (
     StepComparison,
     Tolerance,
 )
-from padiff.records.divergences import Cause, Divergence, Fault, OpPair
+from padiff.records.divergences import Cause, Divergence, Fault, Interruption, OpPair
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
 from padiff.records.plain import PlainData
@@ -33,6 +33,7 @@ __all__ = [
     "Fault",
     "Frame",
     "Group",
+    "Interruption",
     "Mismatch",
     "ModuleNode",
     "ModulePairs",

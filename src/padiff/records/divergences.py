@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from padiff.records.comparisons import Comparison
 from padiff.records.plain import PlainData
@@ -61,6 +61,44 @@ class OpPair(PlainData):
         if not self.base:
             return f"{self.raw}, which base does not do"
         return self.base if self.base == self.raw else f"{self.base} vs {self.raw}"
+
+
+@dataclass(frozen=True)
+class Interruption(PlainData):
+    """An exception of a model's own code that ended the comparison early, and what had been compared by then."""
+
+    side: Literal["base", "raw"]
+    """Whose exception it is."""
+    where: Literal["forward", "loss", "backward", "optimizer"]
+    step: int
+    error: str
+    """Its type and message."""
+    path: str | None = None
+    """The innermost module it left; None where no module was running."""
+    agreed: int = 0
+    """Calls that were compared before and agree."""
+    differed: int = 0
+    """Those that don't."""
+    first: str = ""
+    """Where it started to differ, where something did: that may be why."""
+    other: str = ""
+    """What the other model raised when it ran, where it did, too."""
+
+    def __str__(self) -> str:
+        place = self.where if self.path is None else f"{self.path or 'the model itself'}, {self.where}"
+        text = f"{self.side} raised {self.error} (in {place} of step {self.step})"
+        if self.first:
+            calls = f"{self.differed} of {self.agreed + self.differed} calls"
+            text = f"raw differs from base from {self.first} on ({calls}), which may be why {text}"
+        elif self.agreed:
+            before = (
+                "1 call compared before agrees" if self.agreed == 1 else f"{self.agreed} calls compared before agree"
+            )
+            text = f"{text}; the {before}"
+        else:
+            text = f"{text}; no call had been compared before"
+        both = "base" if self.side == "raw" else "raw"
+        return f"{text}; {both} raised, too: {self.other}" if self.other else text
 
 
 @dataclass(frozen=True)

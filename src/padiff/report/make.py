@@ -18,6 +18,7 @@ from padiff.records import (
     Comparison,
     Divergence,
     Frame,
+    Interruption,
     ModuleNode,
     ModuleTree,
     SourceLine,
@@ -60,6 +61,8 @@ class Told(Protocol):
     def notes(self) -> tuple[str, ...]: ...
     @property
     def coverage(self) -> Mapping[str, float]: ...
+    @property
+    def interruption(self) -> Interruption | None: ...
 
 
 def report_of(result: Told) -> Report:
@@ -89,6 +92,7 @@ def report_of(result: Told) -> Report:
         frames=tuple(frames.lines),
         code=frames.code(),
         environment=_environment(),
+        interruption=result.interruption,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from padiff.records import Comparison, Divergence, PlainData, SourceLine, Tolerance, Unmatched
+from padiff.records import Comparison, Divergence, Interruption, PlainData, SourceLine, Tolerance, Unmatched
 
 SCHEMA = 1
 """Raised whenever an older reader would misunderstand what is written."""
@@ -112,6 +112,8 @@ class Report(PlainData):
     code: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """File to line number to text: these lines and two around each."""
     environment: Environment = field(default_factory=Environment)
+    interruption: Interruption | None = None
+    """The exception that ended the comparison early, where one did."""
     created: str = ""
     """UTC, ISO 8601."""
 

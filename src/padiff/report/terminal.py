@@ -303,6 +303,8 @@ def summary(result: Any) -> str:
 
 def _tally(result: Any, verdict: str) -> str:
     compared = f"{len(result.comparisons)} tensors compared"
+    if result.interruption is not None:
+        return f"{compared} before {result.interruption.side} raised {result.interruption.error}"
     if verdict == "aligned":
         found = [words.relative(c.outcome) or 0.0 for c in result.comparisons if c.phase == "forward"]
         return f"{compared}, largest relative error of an output {max(found, default=0.0):.1e}"

@@ -115,11 +115,14 @@ def tally(report: Report) -> str:
     found = Counter(one.outcome.verdict for one in report.comparisons)
     differ = found["different"]
     compared = f"{count(len(report.comparisons), 'tensor')} compared"
+    if report.interruption is not None:
+        compared += f" before {report.interruption.side} raised {report.interruption.error}"
     if report.verdict == "aligned":
         largest = f"largest relative error of an output {short(peak(report))}"
         return f"{compared}, {found['equal']:,} equal to the bit, {largest}"
     if report.verdict == "unsure":
-        return f"{compared}, too few for a verdict" if not differ else f"{compared}, {differ:,} differ"
+        enough = "" if report.interruption is not None else ", too few for a verdict"
+        return f"{compared}{enough}" if not differ else f"{compared}, {differ:,} differ"
     places = len(report.divergences)
     start = "it starts at one place" if places == 1 else f"it starts at {places} places"
     return f"{compared}, {differ:,} differ; {start}"

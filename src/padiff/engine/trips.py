@@ -1,0 +1,51 @@
+"""Loops that go round unequally often: the first trip that only one model takes is where they part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from padiff.records import Call, Divergence, StepComparison
+
+
+def with_trips(found: Sequence[Divergence], done: StepComparison) -> list[Divergence]:
+    """Places in forward whose own code calls a child more often than the other side does say so."""
+    return [_told(one, done) if one.phase == "forward" and one.raw_call >= 0 else one for one in found]
+
+
+def _told(divergence: Divergence, done: StepComparison) -> Divergence:
+    base = _inside(done.base.calls, divergence.base_call)
+    raw = _inside(done.raw.calls, divergence.raw_call)
+    partner = {other.node: one.node for one, other in done.pairs}
+    times = Counter(call.node for call in base), Counter(call.node for call in raw)
+    unequal: list[tuple[int, str]] = []
+    for node in dict.fromkeys(call.node for call in raw):
+        here, there = times[1][node], times[0][partner.get(node, -1)]
+        if here == there or not there:
+            continue
+        more = (
+            [c.index for c in raw if c.node == node]
+            if here > there
+            else [c.index for c in base if c.node == partner[node]]
+        )
+        lone = sorted(more)[min(here, there)]
+        path = next(call.path for call in raw if call.node == node)
+        side, trip = "raw" if here > there else "base", min(here, there) + 1
+        text = (
+            f"{path} is called {_times(there)} by base and {_times(here)} by raw: "
+            f"trip {trip} is the first that {side} takes alone"
+        )
+        unequal.append((lone, text))
+    if not unequal:
+        return divergence
+    text = min(unequal)[1]
+    return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
+
+
+def _inside(calls: Sequence[Call], index: int) -> list[Call]:
+    return [call for call in calls if call.parent == index]
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

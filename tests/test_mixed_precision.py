@@ -1,0 +1,257 @@
+"""As models are trained: autocast, gradient scalers, master weights, gradients kept elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import paddle
+import pytest
+import torch
+
+import padiff
+from tests.twins import FRAMEWORKS, after, batch, net, sgd, write
+
+
+def wide(out: Any) -> Any:
+    """A loss in single precision, however narrow the output is."""
+    return ((out.float() if isinstance(out, torch.Tensor) else out.astype("float32")) ** 2).mean()
+
+
+def autocast(model: Any, level: str = "O1") -> Any:
+    """The model, which from now on computes in bfloat16 where its framework can."""
+    inner = model.forward
+
+    def forward(x: Any) -> Any:
+        if isinstance(model, torch.nn.Module):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return inner(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # paddle says that a CPU without bfloat16 goes on in float32
+            with paddle.amp.auto_cast(level=level, dtype="bfloat16"):
+                return inner(x)
+
+    model.forward = forward
+    return model
+
+
+def place(result: padiff.Result) -> tuple[str, str] | None:
+    return None if result.divergence is None else (result.divergence.raw_path, result.divergence.phase)
+
+
+BUGS = {
+    "none": (lambda raw: None, None),
+    "forward": (lambda raw: after(raw.blocks[1].fc2, lambda out: out * 1.1), ("blocks.1.fc2", "forward")),
+    "backward": (lambda raw: setattr(raw.blocks[1], "scale_gradient", True), ("blocks.1", "backward")),
+    "between": (lambda raw: setattr(raw.blocks[2], "residual", False), ("blocks.2", "forward")),
+}
+
+
+@pytest.mark.parametrize(("base", "who"), [("torch", "raw"), ("paddle", "raw"), ("torch", "base"), ("torch", "both")])
+@pytest.mark.parametrize("bug", BUGS)
+def test_autocast_inside_the_model(base: str, bug: str, who: str) -> None:
+    one, other = net(base), net("torch")
+    plant, expected = BUGS[bug]
+    plant(other)
+    one = autocast(one) if who != "raw" else one
+    other = autocast(other) if who != "base" else other
+    result = padiff.compare(one, other, batch(), loss=wide)
+    assert place(result) == expected, str(result)
+    assert result.tolerance.narrow == 2.0**-7
+    if expected is None:
+        assert result.aligned
+        verdicts = {one.outcome.verdict for one in result.comparisons}
+        assert "different" not in verdicts
+        if who != "both":
+            assert "precision" in verdicts
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("bug", ["none", "forward", "backward"])
+def test_paddle_auto_cast(level: str, bug: str) -> None:
+    one, other = net("torch"), net("paddle")
+    plant, expected = BUGS[bug]
+    plant(other)
+    result = padiff.compare(one, autocast(other, level), batch(), loss=wide)
+    assert place(result) == expected, str(result)
+
+
+@pytest.mark.parametrize("raw", FRAMEWORKS)
+def test_autocast_around_the_comparison(raw: str) -> None:
+    one, other = net("torch"), net(raw)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert padiff.compare(one, other, batch(), loss=wide).aligned
+        after(other.blocks[0].fc1, lambda out: out * 1.1)
+        assert place(padiff.compare(one, other, batch(), loss=wide)) == ("blocks.0.fc1", "forward")
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(
+    ("base", "dtype"), [("torch", torch.bfloat16), ("paddle", torch.bfloat16), ("paddle", torch.float16)], ids=str
+)
+@pytest.mark.parametrize("bug", ["none", "forward", "backward"])
+def test_a_narrow_model_on_inputs_given_once(base: str, bug: str, dtype: torch.dtype) -> None:
+    """The inputs are base's; weights are rounded on their way, and so are the inputs."""
+    one, other = net(base), net("torch").to(dtype)
+    plant, expected = BUGS[bug]
+    plant(other)
+    result = padiff.compare(one, other, batch(), loss=wide)
+    assert place(result) == expected, str(result)
+    assert result.steps[0].raw.calls[0].inputs[0].value.shape == (7, 6)
+    if expected is None:
+        assert result.aligned
+        assert any("precision" in note for note in result.notes)
+
+
+def test_a_few_wide_layers_in_a_narrow_model() -> None:
+    """As ``decorate`` does: norms keep float32."""
+    one, other = net("torch"), net("torch").to(torch.bfloat16)
+    for module in other.modules():
+        if isinstance(module, (torch.nn.LayerNorm, torch.nn.BatchNorm1d)):
+            module.float()
+            module.register_forward_pre_hook(lambda _, args: (args[0].float(),))
+            module.register_forward_hook(lambda _, __, out: out.to(torch.bfloat16))
+    result = padiff.compare(one, other, batch(), loss=wide)
+    assert result.aligned, str(result)
+
+
+def test_auto_diff_copies_into_a_narrow_model(capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = net("torch"), net("torch").to(torch.bfloat16)
+    inputs = ({"x": batch()}, {"x": torch.from_numpy(batch()).bfloat16()})
+    assert padiff.auto_diff(one, other, inputs, atol=0.1, rtol=0.1, loss_fns=[wide, wide])
+    after(other.blocks[1].fc2, lambda out: out * 3)
+    assert not padiff.auto_diff(one, other, inputs, atol=0.1, rtol=0.1, loss_fns=[wide, wide])
+    assert "SUCCESS !!!" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ scaled losses
+
+
+def scaled(model: Any, factor: float = 1024.0) -> tuple[Any, Any]:
+    """A loss that goes through a scaler, and what steps with it."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=factor)
+    optimizer = sgd(model)
+
+    def step() -> None:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return (lambda out: scaler.scale(wide(out))), step
+
+
+def clipped(model: Any) -> Any:
+    """Steps with clipped gradients, without a scaler."""
+    optimizer = sgd(model)
+    if isinstance(model, torch.nn.Module):
+
+        def step() -> None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    else:
+
+        def step() -> None:
+            paddle.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.clear_grad()
+
+    return step
+
+
+@pytest.mark.parametrize("base", FRAMEWORKS)
+@pytest.mark.parametrize("bug", ["none", "forward", "backward"])
+@pytest.mark.parametrize("side", ["raw", "base"])
+def test_a_scaled_loss_is_unscaled(base: str, bug: str, side: str) -> None:
+    one, other = net(base if side == "raw" else "torch"), net("torch" if side == "raw" else base)
+    plant, expected = BUGS[bug]
+    plant(other)
+    loss, step = scaled(other if side == "raw" else one)
+    losses = (wide, loss) if side == "raw" else (loss, wide)
+    optimizers = (clipped(one), step) if side == "raw" else (step, clipped(other))
+    result = padiff.compare(one, other, batch(), loss=losses, optimizers=optimizers, steps=2)
+    assert place(result) == expected, str(result)
+    assert result.aligned is (expected is None)
+    if expected is None:
+        assert {c.phase for c in result.comparisons} >= {"forward", "backward", "gradient", "weight"}
+    assert torch.amp.GradScaler.scale.__module__ == "torch.amp.grad_scaler"
+
+
+def test_a_scale_that_is_never_taken_out_is_found() -> None:
+    one, other = net("torch"), net("torch")
+    loss, _ = scaled(other)
+    result = padiff.compare(one, other, batch(), loss=(wide, loss), optimizers=(sgd(one), sgd(other)))
+    assert result.divergence is not None
+    assert result.divergence.phase == "weight"
+
+
+# ------------------------------------------------------------------ gradients and weights kept elsewhere
+
+
+def with_main_grad(model: Any) -> None:
+    """Gradients are added up in single precision beside the parameter, and taken off it."""
+
+    def moved(parameter: Any) -> Any:
+        def hook(gradient: Any) -> None:
+            if isinstance(parameter, torch.Tensor):
+                parameter.main_grad.add_(parameter.grad.float())
+                parameter.grad = None
+            elif parameter.main_grad is None:
+                parameter.main_grad = gradient.astype("float32").clone()
+            else:
+                parameter.main_grad.add_(gradient.astype("float32"))
+
+        return hook
+
+    for parameter in model.parameters():
+        if isinstance(parameter, torch.Tensor):
+            parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)  # type: ignore[attr-defined]
+            parameter.register_post_accumulate_grad_hook(moved(parameter))
+        elif not parameter.stop_gradient:
+            parameter.main_grad = None
+            parameter.register_hook(moved(parameter))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("bug", ["none", "backward"])
+def test_main_grad(framework: str, bug: str) -> None:
+    one, other = net("torch"), net(framework)
+    plant, expected = BUGS[bug]
+    plant(other)
+    with_main_grad(other)
+    result = padiff.compare(one, other, batch(), loss=wide)
+    assert place(result) == expected, str(result)
+    gradients = [c for c in result.comparisons if c.phase == "gradient"]
+    assert len(gradients) == 36
+    left = [parameter.main_grad for parameter in other.parameters() if hasattr(parameter, "main_grad")]
+    assert all(main is None or not main.any() for main in left)
+
+
+def test_master_weights() -> None:
+    """An optimizer that keeps its weights in single precision, and the model a rounded copy."""
+    one, other = net("torch"), net("torch")
+    masters = [parameter.detach().clone().requires_grad_(True) for parameter in other.parameters()]
+    other = other.to(torch.bfloat16)
+    optimizer = torch.optim.SGD(masters, lr=0.05)
+
+    def step() -> None:
+        for master, parameter in zip(masters, other.parameters(), strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+        optimizer.step()
+        for master, parameter in zip(masters, other.parameters(), strict=True):
+            write(parameter, master.detach().numpy())
+            parameter.grad = None
+
+    result = padiff.compare(one, other, batch(), loss=wide, optimizers=(sgd(one, 0.05), step), steps=3)
+    assert result.aligned, str(result)
+    assert len(result.steps) == 3
+    optimizer.param_groups[0]["lr"] = 0.5
+    one = net("torch")
+    for master, parameter in zip(masters, one.parameters(), strict=True):
+        master.data.copy_(parameter.data)
+    result = padiff.compare(one, other, batch(), loss=wide, optimizers=(sgd(one, 0.05), step), steps=3)
+    assert result.divergence is not None
+    assert result.divergence.phase == "weight"
