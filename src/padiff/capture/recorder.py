@@ -84,6 +84,9 @@ class Recorder:
         self._handles: list[Handle] = []
         self._raised: str | None = None
         self._taking = False
+        self._copying = False
+        self._originals: list[Any] = []
+        """What was copied: while it lives, no other tensor can take its id."""
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
@@ -104,15 +107,31 @@ class Recorder:
         self._foreign = (*live.adapter.package_folders(), _OWN_FOLDER)
 
     @contextmanager
-    def attached(self, nodes: frozenset[int], but: Any = None) -> Iterator[None]:
-        """Hooks on the modules of ``nodes``, one left out; off again afterwards, whatever happens."""
+    def attached(self, nodes: frozenset[int], but: Any = None, *, compiled: bool = False) -> Iterator[None]:
+        """Hooks on the modules of ``nodes``, one left out; off again afterwards, whatever happens.
+
+        Among ``compiled`` parts writes are not watched, since that would be compiled, too: values are copied."""
         modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
         modules.pop(id(but), None)
         with ExitStack() as stack:
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
-            stack.enter_context(self._adapter.watch_writes(self._about_to_write))
+            self._copying = compiled
+            if not compiled:
+                stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             yield
+
+    def call_by_hand(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a model that must not be hooked itself, and record its call."""
+        model = self._live.model
+        args, kwargs = self._enter(model, args, kwargs) or (args, kwargs)
+        try:
+            output = call_model(model, args, kwargs)
+        except Exception:
+            self._fail(model)
+            raise
+        changed = self._leave(model, output)
+        return output if changed is None else changed
 
     # --- calls of the model that somebody else makes: a training loop, a trainer
 
@@ -326,6 +345,9 @@ class Recorder:
 
     def _first_sight(self, key: tuple[int, int], tensor: Any) -> tuple[int, Held]:
         held = Held(self._adapter, tensor)
+        if self._copying:
+            held.secure()
+            self._originals.append(tensor)
         number = self._tensors
         self._tensors += 1
         self._known[key] = (number, held)
@@ -394,6 +416,7 @@ class Recorder:
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
+        self._originals.clear()
         self._attachment.close()
         self._leave_alone()
         self._taking = False

@@ -24,6 +24,7 @@ from padiff.capture.state import (
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
+from padiff.frameworks.compiled import compiled_parts, eagerly, sealed
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, StepTrace, Value
 
@@ -66,6 +67,8 @@ class Session:
         """The dtype that the last run computed in somewhere, narrower than its tensors'."""
         self.scale = 1.0
         """By what the last loss was multiplied for mixed precision."""
+        self._eager = False
+        self._last: tuple[int, Arguments] | None = None
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self.stopped: Stopped | None = None
@@ -105,12 +108,14 @@ class Session:
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
             self._gradients_before = self._gathered()
+        eager = self._eager or feeder is not None
+        self._last = (step, arguments)
         gradients = backward and self.live.adapter.grad_enabled()
         if feeder is not None:
             recorder: Recorder = FeedingRecorder(self.live, feeder, gradients=gradients, hooks=hooks)
         else:
             recorder = Recorder(self.live, gradients=gradients, observer=observer)
-        running = Step(self, step, arguments, loss_fn, gradients, recorder)
+        running = Step(self, step, arguments, loss_fn, gradients, recorder, sealed(self.live, eager=eager))
         self._under_way = recorder
         try:
             running.forward()
@@ -124,6 +129,16 @@ class Session:
             self.autocast = recorder.autocast
             self._under_way = None
             running.close()
+
+    @contextmanager
+    def eagerly(self) -> Iterator[None]:
+        """Inside, what is compiled runs in its eager form, and is seen into."""
+        before, self._eager = self._eager, True
+        try:
+            with eagerly(self.live):
+                yield
+        finally:
+            self._eager = before
 
     def stopped_by(self, error: Exception) -> Stopped | None:
         """What is known of an exception, where it ended a run of this model half-way."""
@@ -202,7 +217,17 @@ class Session:
     def buffers(self) -> dict[str, Value]:
         """Every buffer as the last step left it, in one numeric convention; once per step."""
         assert self._statistics is not None
-        return self._statistics.after_step(self._calls)
+        return self._statistics.after_step(self._calls_inside())
+
+    def _calls_inside(self) -> tuple[Call, ...]:
+        """The last step's calls, also those inside compiled parts, as their eager form makes them."""
+        if not self.repeatable or self._last is None or not compiled_parts(self.live):
+            return self._calls
+        try:
+            with self.again(), self.eagerly():
+                return self.run(*self._last, loss_fn=None, backward=False).calls
+        except Exception:  # what cannot run eagerly tells no more than it did
+            return self._calls
 
     def buffers_before(self) -> dict[str, Array]:
         """Every buffer as it was before the last step, where that may be asked to run again."""
@@ -238,17 +263,19 @@ class Step:
         loss_fn: Loss,
         backward: bool,
         recorder: Recorder,
+        sealed: frozenset[int],
     ) -> None:
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
-        self._recorder = recorder
+        self._recorder, self._sealed = recorder, sealed
         self._loss: Any = None
         self._trace: StepTrace | None = None
 
     def forward(self) -> None:
         """Run the model and its loss."""
         session = self._session
-        with spared_collector(), session.drawing(), self._recorder.attached(session.nodes):
+        nodes, compiled = session.nodes - self._sealed, bool(self._sealed)
+        with spared_collector(), session.drawing(), self._recorder.attached(nodes, compiled=compiled):
             output = self._call()
             self._loss = self._loss_of(output)
         self._trace = self.so_far()
@@ -272,7 +299,7 @@ class Step:
             with (
                 spared_collector(),
                 self._session.explained(self._step, "backward", "in backward"),
-                self._recorder.taking_gradients(self._session.nodes),
+                self._recorder.taking_gradients(self._session.nodes - self._sealed),
             ):
                 adapter.backward(loss)
         found: dict[str, Value | None] = {}
@@ -288,8 +315,11 @@ class Step:
             self._trace.loss.detach()
 
     def _call(self) -> Any:
+        args, kwargs = self._arguments.args, dict(self._arguments.kwargs)
         try:
-            return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
+            if 0 in self._sealed:
+                return self._recorder.call_by_hand(args, kwargs)
+            return call_model(self._session.live.model, args, kwargs)
         except Exception as error:
             path = self._recorder.raised_in()
             self._session.stopped = Stopped(error, "forward", path)

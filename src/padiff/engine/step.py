@@ -22,6 +22,7 @@ from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import narrowed
+from padiff.frameworks.compiled import compiled_parts, sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -54,6 +55,10 @@ class Step:
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
+        self.compiled = bool(compiled_parts(job.base) or compiled_parts(job.raw))
+        """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
+        self.seen_into = False
+        """Whether a second look was taken."""
         self.noise: Noise | None = None
         self.watcher: SideBySide | None = None
         """Holds raw beside base, from when base has run."""
@@ -69,7 +74,7 @@ class Step:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
         if self.job.single_step is not None:
             return self._single_step(self.job.single_step)
-        done = self.done = self._as_narrow_as_they_are()
+        done = self.done = self._without_sealed(self._as_narrow_as_they_are())
         job, base, raw = self.job, self.base, self.raw
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
@@ -77,7 +82,8 @@ class Step:
             if second is not None:
                 located = explained_places(second)
                 done = replace(done, local=second.comparisons)
-            if second is not None and job.tolerance.mode == "auto" and not located:
+            self.seen_into = second is not None
+            if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
@@ -99,9 +105,14 @@ class Step:
             session.finish_step(optimizer)
         done = replace(done, comparisons=tuple(found))
         if located:
-            return done, with_trips(located, done)
+            return done, located if self.compiled else with_trips(located, done)
         first = find_divergence(done, trees)
-        return done, [] if first is None else with_trips([explained_state(first, done, self.after)], done)
+        if first is not None and self.compiled and self.seen_into:
+            why = "in their eager form the models agree: look at what the compiler made of them"
+            first = replace(first, note=f"{first.note}; {why}" if first.note else why)
+        if first is None or self.compiled:
+            return done, [] if first is None else [first]
+        return done, with_trips([explained_state(first, done, self.after)], done)
 
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
@@ -155,25 +166,37 @@ class Step:
         job = self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
-            return localise(
-                job,
-                self.plan,
-                self.modules,
-                self.base,
-                self.raw,
-                self.step,
-                twins=self.twins,
-                tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
-                drift=self.drift,
-                gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
-                half_way=half_way,
-            )
+            with self.base.eagerly(), self.raw.eagerly():
+                return localise(
+                    job,
+                    self.plan,
+                    self.modules,
+                    self.base,
+                    self.raw,
+                    self.step,
+                    twins=self.twins,
+                    tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
+                    drift=self.drift,
+                    gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                    half_way=half_way,
+                )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             self.notes.append(
                 f"raw could not be run on base's tensors, so the place is the first that differs ({what})"
             )
             return None
+
+    def _without_sealed(self, done: StepComparison) -> StepComparison:
+        """What has no partner because that one is inside something compiled is no finding."""
+        if not self.compiled:
+            return done
+        hidden = {
+            side: {live.tree.nodes[index].path for index in sealed(live, eager=False)}
+            for side, live in (("raw", self.job.base), ("base", self.job.raw))
+        }
+        kept = [one for one in done.unmatched if _partner(one.why) not in hidden[one.side]]
+        return replace(done, unmatched=tuple(kept))
 
     def _as_narrow_as_they_are(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
@@ -230,6 +253,11 @@ class Step:
         self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
         arguments = job.arguments()[1]
         return self.raw.run(self.step, arguments, loss_fn=job.losses[1], backward=backward, observer=self.watcher)
+
+
+def _partner(why: str) -> str | None:
+    """The path of a partner that was never called."""
+    return why.partition("its partner ")[2].removesuffix(" never") if why.endswith(" never") else None
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:
