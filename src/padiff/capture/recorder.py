@@ -102,6 +102,9 @@ class Recorder:
         self._handles: list[Handle] = []
         self._raised: str | None = None
         self._taking = False
+        self._copying = False
+        self._originals: list[Any] = []
+        """What was copied: while it lives, no other tensor can take its id."""
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
@@ -129,13 +132,19 @@ class Recorder:
         """Where walking up the stack for the user's lines ends, if not where padiff calls the model."""
 
     @contextmanager
-    def attached(self, nodes: frozenset[int], but: Any = None) -> Iterator[None]:
-        """Hooks on the modules of ``nodes``, one left out; off again afterwards, whatever happens."""
+    def attached(self, nodes: frozenset[int], but: Any = None, *, compiled: bool = False) -> Iterator[None]:
+        """Hooks on the modules of ``nodes``, one left out; off again afterwards, whatever happens.
+
+        Among ``compiled`` parts writes are not watched, since that would be compiled, too: values are copied."""
         modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
         modules.pop(id(but), None)
         with ExitStack() as stack:
             for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
                 stack.callback(handle.remove)
+            self._copying = compiled
+            if compiled:
+                yield
+                return
             stack.enter_context(listening(self))
             if self._ops is None:
                 stack.enter_context(self._adapter.watch_writes(self._about_to_write))
@@ -144,6 +153,18 @@ class Recorder:
                 watch = self._adapter.watch_ops(self._ops.begin, self._ops.end, self._about_to_write)
                 stack.enter_context(watch)
             yield
+
+    def call_by_hand(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a model that must not be hooked itself, and record its call."""
+        model = self._live.model
+        args, kwargs = self._enter(model, args, kwargs) or (args, kwargs)
+        try:
+            output = call_model(model, args, kwargs)
+        except Exception:
+            self._fail(model)
+            raise
+        changed = self._leave(model, output)
+        return output if changed is None else changed
 
     # --- calls of the model that somebody else makes: a training loop, a trainer
 
@@ -200,6 +221,11 @@ class Recorder:
                 for handle in attach(modules.values(), self._enter_again, self._leave_again, self._fail_again):
                     stack.callback(handle.remove)
             yield
+
+    @property
+    def plain_backward(self) -> bool:
+        """Whether backward will only follow gradients: no checkpoint waits to run again, and the loss is not scaled."""
+        return not self._assumed and self.scale == 1.0
 
     def _repeats_matter(self) -> bool:
         """Whether anything is to be seen in a checkpoint's second run."""
@@ -437,6 +463,9 @@ class Recorder:
     def _first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
         held = Held(self._adapter, tensor, key[1])
         held.tracked = self._want_gradients and self._adapter.requires_grad(tensor)
+        if self._copying:
+            held.secure()
+            self._originals.append(tensor)
         number = self._tensors
         self._tensors += 1
         self.known_tensors[key] = (number, held)
@@ -530,6 +559,7 @@ class Recorder:
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
+        self._originals.clear()
         self._attachment.close()
         self._leave_alone()
         self._taking = False

@@ -27,6 +27,7 @@ from padiff.capture.state import (
 from padiff.capture.statistics import RunningStatistics
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
+from padiff.frameworks.compiled import compiled_parts, eagerly, sealed
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, StepTrace, Value
@@ -77,6 +78,8 @@ class Session:
         """The dtype that the last run computed in somewhere, narrower than its tensors'."""
         self.scale = 1.0
         """By what the last loss was multiplied for mixed precision."""
+        self._eager = False
+        self._last: tuple[int, Arguments] | None = None
         self.repeatable = False
         """Whether a step may be asked to run again."""
         self.stopped: Stopped | None = None
@@ -144,6 +147,8 @@ class Session:
         if self.repeatable:
             self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
             self._gradients_before = self._gathered()
+        eager = self._eager or feeder is not None
+        self._last = (step, arguments)
         gradients = backward and self.live.adapter.grad_enabled()
         listener = self.listener = None if self.listen is None else self.listen()
         if feeder is not None:
@@ -154,7 +159,7 @@ class Session:
             recorder = Recorder(
                 self.live, gradients=gradients, observer=observer, listener=listener, ops=ops or self.ops
             )
-        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener)
+        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener, sealed(self.live, eager=eager))
         self._under_way = recorder
         try:
             yield running
@@ -167,6 +172,16 @@ class Session:
             self.autocast = recorder.autocast
             self._under_way = None
             running.close()
+
+    @contextmanager
+    def eagerly(self) -> Iterator[None]:
+        """Inside, what is compiled runs in its eager form, and is seen into."""
+        before, self._eager = self._eager, True
+        try:
+            with eagerly(self.live):
+                yield
+        finally:
+            self._eager = before
 
     def stopped_by(self, error: Exception) -> Stopped | None:
         """What is known of an exception, where it ended a run of this model half-way."""
@@ -261,7 +276,17 @@ class Session:
     def buffers(self) -> dict[str, Value]:
         """Every buffer as the last step left it, in one numeric convention; once per step."""
         assert self._statistics is not None
-        return self._statistics.after_step(self._calls)
+        return self._statistics.after_step(self._calls_inside())
+
+    def _calls_inside(self) -> tuple[Call, ...]:
+        """The last step's calls, also those inside compiled parts, as their eager form makes them."""
+        if not self.repeatable or self._last is None or not compiled_parts(self.live):
+            return self._calls
+        try:
+            with self.again(), self.eagerly():
+                return self.run(*self._last, loss_fn=None, backward=False).calls
+        except Exception:  # what cannot run eagerly tells no more than it did
+            return self._calls
 
     def buffers_before(self) -> dict[str, Array]:
         """Every buffer as it was before the last step, where that may be asked to run again."""
@@ -298,22 +323,24 @@ class Step:
         backward: bool,
         recorder: Recorder,
         listener: Listener | None,
+        sealed: frozenset[int],
     ) -> None:
         self._listener = listener
         self._session, self._step, self._arguments = session, step, arguments
         self._loss_fn, self._backward = loss_fn, backward
-        self.recorder = recorder
+        self.recorder, self._sealed = recorder, sealed
         self._loss: Any = None
         self._trace: StepTrace | None = None
 
     def forward(self) -> StepTrace:
         """Run the model and its loss; gradients are added to what is returned as backward makes them."""
         session, adapter = self._session, self._session.live.adapter
+        nodes, compiled = session.nodes - self._sealed, bool(self._sealed)
         with (
             spared_collector(),
             session.drawing(),
-            watching_draws(adapter, self._listener),
-            self.recorder.attached(session.nodes),
+            watching_draws(adapter, None if compiled else self._listener),
+            self.recorder.attached(nodes, compiled=compiled),
         ):
             output = self._call()
             self._loss = self._loss_of(output)
@@ -340,9 +367,9 @@ class Step:
             with (
                 spared_collector(),
                 self._session.explained(self._step, "backward", "in backward"),
-                self.recorder.taking_gradients(self._session.nodes),
+                self.recorder.taking_gradients(self._session.nodes - self._sealed),
                 in_backward(self._listener) as listener,
-                watching_draws(adapter, listener),
+                watching_draws(adapter, None if self._sealed else listener),
             ):
                 adapter.backward(loss)
         found: dict[str, Value | None] = {}
@@ -358,8 +385,11 @@ class Step:
             self._trace.loss.detach()
 
     def _call(self) -> Any:
+        args, kwargs = self._arguments.args, dict(self._arguments.kwargs)
         try:
-            return call_model(self._session.live.model, self._arguments.args, dict(self._arguments.kwargs))
+            if 0 in self._sealed:
+                return self.recorder.call_by_hand(args, kwargs)
+            return call_model(self._session.live.model, args, kwargs)
         except Exception as error:
             path = self.recorder.raised_in()
             self._session.stopped = Stopped(error, "forward", path)

@@ -14,6 +14,7 @@ from padiff.engine.job import Job
 from padiff.engine.outputs import Places, paired_outputs, places_in_common
 from padiff.engine.stored import StoredTree
 from padiff.errors import ArgumentError
+from padiff.frameworks.compiled import eagerly
 from padiff.records import (
     Anchors,
     Group,
@@ -44,7 +45,8 @@ class Matching:
 
 def match(job: Job, *, run: bool) -> Matching:
     """Plan the weights, the user's rules above all."""
-    matching = _match(job, run=run)
+    with eagerly(job.base), eagerly(job.raw):
+        matching = _match(job, run=run)
     if not job.weight_rules:
         return matching
     return override(job, matching, entries_of(job.weight_rules, job.base, job.raw))

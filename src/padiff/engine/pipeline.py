@@ -20,6 +20,7 @@ from padiff.engine.randomness import Randomness
 from padiff.engine.result import Result
 from padiff.engine.step import Step
 from padiff.engine.verdict import result_of
+from padiff.frameworks.compiled import compiled_note, without_backward
 from padiff.records import (
     Divergence,
     ModulePairs,
@@ -63,6 +64,11 @@ def run_job(
     found: list[Divergence] = []
     notes: list[str] = []
     doubts: list[str] = []
+    silent = [side for side, live in (("base", job.base), ("raw", job.raw)) if without_backward(live)]
+    if job.backward and silent:
+        why = "compiled in eval mode, which gives no gradients: only forward was compared (train() them to change that)"
+        notes.append(f"{' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} {why}")
+        job = replace(job, backward=False)
     after = AfterStep(job, plan, base)
     randomness = Randomness(job, modules, base, raw, twins=matching.anchors is None)
     drift: Mapping[str, float] = {}
@@ -93,7 +99,7 @@ def run_job(
                     hand_over(error, result_of(*rest, interruption=told[2]), told[2])
                 raise
             job, drift = one.job, one.drift
-            notes += [note for note in (*one.notes, *randomness.notes()) if note not in notes]
+            notes += [note for note in (*one.notes, *_compiled(one), *randomness.notes()) if note not in notes]
             doubts += one.doubts
             steps.append(done)
             if on_step is not None:
@@ -102,6 +108,13 @@ def run_job(
                 break
     result = result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
     return replace(result, replayed=randomness.replayed)
+
+
+def _compiled(step: Step) -> list[str]:
+    """What was compared of models with compiled parts."""
+    sides = ((step.job.base, "base"), (step.job.raw, "raw"))
+    found = [compiled_note(live, side, step.seen_into) for live, side in sides] if step.compiled else []
+    return [note for note in found if note is not None]
 
 
 def _told_of(step: Step, error: Exception) -> Told | None:

@@ -29,6 +29,7 @@ from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import narrowed
+from padiff.frameworks.compiled import compiled_parts, sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -67,6 +68,10 @@ class Step:
         self.after = after
         self.job, self.plan, self.modules, self.base, self.raw = job, plan, modules, base, raw
         self.step, self.twins = step, twins
+        self.compiled = bool(compiled_parts(job.base) or compiled_parts(job.raw))
+        """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
+        self.seen_into = False
+        """Whether a second look was taken."""
         self.noise: Noise | None = None
         self.watcher: SideBySide | None = None
         """Holds raw beside base, from when base has run."""
@@ -82,19 +87,21 @@ class Step:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
         if self.job.single_step is not None:
             return self._single_step(self.job.single_step)
-        done = self.done = self._as_narrow_as_they_are()
+        done = self.done = self._without_sealed(self._as_narrow_as_they_are())
         job, base, raw = self.job, self.base, self.raw
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
             second = self.second_look(done)
-            if second is not None and job.tolerance.mode == "auto" and may_be_kinks(second.faults, second.state):
+            by_rounding = job.tolerance.mode == "auto" and not self.compiled
+            if second is not None and by_rounding and may_be_kinks(second.faults, second.state):
                 second = self._without_kinks(done, second)
                 if not second.faults and all(one.agrees for one in second.state):
                     done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
             if second is not None:
                 located = explained_places(second)
                 done = replace(done, local=second.comparisons)
-            if second is not None and job.tolerance.mode == "auto" and not located:
+            self.seen_into = second is not None
+            if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
@@ -122,10 +129,18 @@ class Step:
         plain = replace(done, comparisons=tuple(found))
         first = None if located else find_divergence(plain, trees)
         if first is not None:
-            located = [explained_state(first, plain, self.after)]
-        located = with_trips(located, plain)
+            located = [self._of_compiled(first) if self.compiled else explained_state(first, plain, self.after)]
+        if not self.compiled:
+            located = with_trips(located, plain)
         done = with_ops(done, found, diverged=bool(located))
         return done, [named_by_ops(one, done) for one in located]
+
+    def _of_compiled(self, first: Divergence) -> Divergence:
+        """What differs as it was compiled, and not in eager form."""
+        if not self.seen_into:
+            return first
+        why = "in their eager form the models agree: look at what the compiler made of them"
+        return replace(first, note=f"{first.note}; {why}" if first.note else why)
 
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
@@ -212,25 +227,37 @@ class Step:
         job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
         try:
-            return localise(
-                job,
-                self.plan,
-                self.modules,
-                self.base,
-                self.raw,
-                self.step,
-                twins=self.twins,
-                tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
-                drift=self.drift,
-                gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
-                half_way=half_way,
-            )
+            with self.base.eagerly(), self.raw.eagerly():
+                return localise(
+                    job,
+                    self.plan,
+                    self.modules,
+                    self.base,
+                    self.raw,
+                    self.step,
+                    twins=self.twins,
+                    tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
+                    drift=self.drift,
+                    gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                    half_way=half_way,
+                )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             self.notes.append(
                 f"raw could not be run on base's tensors, so the place is the first that differs ({what})"
             )
             return None
+
+    def _without_sealed(self, done: StepComparison) -> StepComparison:
+        """What has no partner because that one is inside something compiled is no finding."""
+        if not self.compiled:
+            return done
+        hidden = {
+            side: {live.tree.nodes[index].path for index in sealed(live, eager=False)}
+            for side, live in (("raw", self.job.base), ("base", self.job.raw))
+        }
+        kept = [one for one in done.unmatched if _partner(one.why) not in hidden[one.side]]
+        return replace(done, unmatched=tuple(kept))
 
     def _as_narrow_as_they_are(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
@@ -292,7 +319,8 @@ class Step:
     def _in_lockstep(self) -> StepComparison | None:
         """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
 
-        None where base turns out to draw random numbers, which raw is to be given; it is then as before the step.
+        None where base turns out to draw random numbers, which raw is to be given, or to do more in backward than
+        follow gradients; it is then as before the step.
         """
         job, base, raw = self.job, self.base, self.raw
         base_arguments, raw_arguments = job.arguments()
@@ -300,7 +328,7 @@ class Step:
         with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
             first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
             seen = first.forward()
-            if base.drew and self.randomness.begins_to_listen():
+            if (base.drew and self.randomness.begins_to_listen()) or not first.recorder.plain_backward:
                 base.rewind()
                 return None
             self.randomness.run_base(lambda: seen, lambda: seen)
@@ -319,7 +347,7 @@ class Step:
         return (
             job.backward
             and job.tolerance.mode != "auto"
-            and not job.ops
+            and not (job.ops or self.compiled)
             and self.randomness.quiet
             and self._is_large()
             and not self.keeping.base.writes
@@ -354,6 +382,11 @@ class Step:
             gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
             found += state.tensors("gradient", "parameter", *gradients)
         return replace(done, comparisons=tuple(found))
+
+
+def _partner(why: str) -> str | None:
+    """The path of a partner that was never called."""
+    return why.partition("its partner ")[2].removesuffix(" never") if why.endswith(" never") else None
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:

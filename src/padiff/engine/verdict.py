@@ -54,7 +54,7 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
-    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *more_notes]
+    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *dict.fromkeys(more_notes)]
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=not divergences and enough,

@@ -265,6 +265,18 @@ class PaddleAdapter:
 
     attach_in_backward = attach
 
+    def compiled(self, module: Any) -> str | None:
+        translator = paddle.jit.dy2static.program_translator
+        return "paddle.jit.to_static" if isinstance(vars(module).get("forward"), translator.StaticFunction) else None
+
+    def lacks_backward(self, module: Any) -> bool:
+        """A whole program that was made in eval mode has no backward (paddle 3.3)."""
+        translator = paddle.jit.dy2static.program_translator
+        return isinstance(vars(module).get("forward"), translator.ASTStaticFunction) and not module.training
+
+    def eagerly(self) -> AbstractContextManager[Any]:
+        return _eagerly()
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return paddle_builtins.watching_writes(about_to_write)
 
@@ -416,6 +428,16 @@ class PaddleAdapter:
     def statistics_momentum(self, module: Any) -> float | None:
         momentum = getattr(module, "_momentum", None)
         return None if momentum is None else float(momentum)
+
+
+@contextmanager
+def _eagerly() -> Iterator[None]:
+    before = paddle.jit.dy2static.program_translator.ProgramTranslator.get_instance().enable_to_static
+    paddle.jit.enable_to_static(False)
+    try:
+        yield
+    finally:
+        paddle.jit.enable_to_static(before)
 
 
 @contextmanager

@@ -151,6 +151,15 @@ class Adapter(Protocol):
         has none may leave it out."""
         ...
 
+    def compiled(self, module: Any) -> str | None:
+        """By what the module was compiled, in words; None where it was not. An adapter of a framework without
+        compilers may leave this and ``eagerly`` out."""
+        ...
+
+    def eagerly(self) -> AbstractContextManager[Any]:
+        """Inside, compiled modules run in their eager form."""
+        ...
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...

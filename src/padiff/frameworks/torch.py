@@ -213,6 +213,18 @@ class TorchAdapter:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
             yield module.register_forward_hook(after, always_call=True)
 
+    def compiled(self, module: Any) -> str | None:
+        if isinstance(module, torch.jit.ScriptModule):
+            return "torch.jit"
+        if isinstance(module, torch.fx.GraphModule):
+            return "torch.export" if hasattr(module, "validate_inputs") else "torch.fx"
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            return "Module.compile"  # its own hooks are compiled, too
+        return "torch.compile" if type(module).__name__ == "OptimizedModule" else None
+
+    def eagerly(self) -> AbstractContextManager[Any]:
+        return torch.compiler.set_stance("force_eager")
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return _watching(about_to_write)
 
