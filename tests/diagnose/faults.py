@@ -10,6 +10,7 @@ import numpy as np
 
 from padiff.diagnose.causes.functions import ACTIVATIONS, elu, leaky, softmax
 from padiff.diagnose.scene import Scene
+from padiff.records import DrawGap
 
 Rng = np.random.Generator
 Maker = Callable[[Rng], dict[str, Any]]
@@ -769,6 +770,14 @@ def dropout_unscaled(rng: Rng) -> dict[str, Any]:
 def dropout_scaled(rng: Rng) -> dict[str, Any]:
     e = rng.normal(size=shape(rng))
     return plus(rng, e, e * 0.9, given={"x": e}, base_settings={"p": 0.1}, raw_settings={"p": 0.1})
+
+
+@fault("dropout")
+def dropout_of_another_share(rng: Rng) -> dict[str, Any]:
+    """The masks correspond, as far as they go; what is kept is scaled by what each side keeps."""
+    e = np.where(rng.random((4, 12, 16)) < 0.1, 0.0, rng.normal(size=(4, 12, 16)) / 0.9)
+    gap = DrawGap("parameters", "drop", "drop", "a mask", "a mask", masked=True, keeps=(0.9, 0.7))
+    return plus(rng, e, e * 0.9 / 0.7, draws=(gap,))
 
 
 @fault("dropout")

@@ -37,7 +37,7 @@ def test_agreeing_tensors_have_no_cause(name: str) -> None:
     """The same place without its fault: rounding alone must not be explained away."""
     rng = np.random.default_rng(7)
     fields = FAULTS[name][1](rng) | {"repeats": lambda: True}
-    right = {"found": fields["expected"], "raw_settings": fields.get("base_settings", {})}
+    right = {"found": fields["expected"], "raw_settings": fields.get("base_settings", {}), "draws": ()}
     weights = {"raw_weights": fields.get("base_weights", {}), "raw_ties": fields.get("base_ties", {})}
     assert explain(scene(fields | right | weights, rng)) == ()
 

@@ -243,6 +243,7 @@ def test_a_rate_that_changes_later(pair: tuple[str, str], most: int, monkeypatch
         elif steps == 4:
             theirs.set_lr(0.15)
         theirs.step()
+        theirs.zero_grad() if pair[1] == "torch" else theirs.clear_grad()
 
     found = compared(base, raw, optimizers=(ours, later), steps=6)
     assert (found.phase, found.step, first(found).name) == ("weight", 3, "lr")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 import threading
@@ -36,6 +37,8 @@ _WHOLE = frozenset({paddle.int64, paddle.int32, paddle.bool, paddle.int16, paddl
 _SMALL = 1 << 13
 """Elements up to which copying takes a fraction of the time of sharing (paddle 3.3)."""
 _STATISTICS = ("_mean", "_variance")
+_GONE = itertools.count(-1, -1)
+"""Versions of tensors that hold nothing: never the same twice, so that they count as overwritten."""
 
 
 def _rest(share: Any) -> Any:
@@ -219,6 +222,8 @@ class PaddleAdapter:
         return tensor.detach().clone()
 
     def version(self, tensor: Any) -> int:
+        if not tensor._is_initialized():  # what an op keeps for its own backward may hold nothing (einsum's caches)
+            return next(_GONE)
         return int(tensor.inplace_version)
 
     def storage(self, tensor: Any) -> int:
@@ -251,13 +256,15 @@ class PaddleAdapter:
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         def before(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-            return enter(module, tuple(args), kwargs)
+            with paddle_builtins.Unseen():
+                return enter(module, tuple(args), kwargs)
 
         def after(module: Any, args: Any, output: Any) -> Any:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
                 return None
-            return leave(module, output)
+            with paddle_builtins.Unseen():
+                return leave(module, output)
 
         for module in modules:
             yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -305,7 +312,8 @@ class PaddleAdapter:
             return None
 
         def hook(gradient: Any) -> None:
-            callback(gradient.detach())
+            if gradient is not None:
+                callback(gradient.detach())
 
         return _GradientHandle(tensor, tensor.register_hook(hook)._hook_id)
 

@@ -62,6 +62,18 @@ def intercepted(around: Around) -> Iterator[None]:
         _let_go(places)
 
 
+class Unseen:
+    """Inside, what this thread calls is nobody's business: padiff's own work, amid the model's."""
+
+    __slots__ = ("_kept",)
+
+    def __enter__(self) -> None:
+        self._kept, _watchers.around = _watchers.around, []
+
+    def __exit__(self, *_: object) -> None:
+        _watchers.around = self._kept
+
+
 @contextmanager
 def watching_writes(about_to_write: Callable[[Any], None]) -> Iterator[None]:
     """Inside, ``about_to_write`` is called with the tensors that an op of this thread may be about to write."""
