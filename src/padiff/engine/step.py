@@ -98,7 +98,8 @@ class Step:
                 if not second.faults and all(one.agrees for one in second.state):
                     done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
             if second is not None:
-                located = explained_places(second)
+                with base.eagerly(), raw.eagerly():  # causes and ops are tried by running modules again
+                    located = explained_places(second)
                 done = replace(done, local=second.comparisons)
             self.seen_into = second is not None
             if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
