@@ -131,3 +131,11 @@ def test_a_dropout_that_idles_elsewhere(first: bool) -> None:
     assert found is not None
     assert (found.raw_path, found.phase) == ("", "forward")
     assert "fc2 (line" in str(found)
+
+
+def test_both_sides_have_their_lines_though_base_lacks_the_wrapper() -> None:
+    found = padiff.compare(*pair(scale=1.01), X).divergence
+    assert found is not None
+    base, raw = found.source
+    assert "self.conv3(x)" in base[-1].text
+    assert "self.two(x * self.scale)" in raw[-1].text

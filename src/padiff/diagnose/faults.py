@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from padiff.diagnose.divergence import at_call, between_words, divergence_of, lines_between, source_lines
-from padiff.records import Call, Comparison, Divergence, Fault, Role
+from padiff.records import Call, Comparison, Divergence, Fault, Role, SourceLine
 
 
 def divergences_of(
@@ -33,7 +33,8 @@ def divergences_of(
 
 
 def _of_call(fault: Fault, pairs: Sequence[tuple[Call, Call]], base_of: dict[int, Call]) -> Divergence:
-    note, lines = "", None
+    note = ""
+    lines: tuple[tuple[SourceLine, ...], ...] | None = None
     base, raw = fault.base, fault.raw
     before, after = fault.before, fault.after
     given = fault.between and after is not None and after.index == raw.index
@@ -51,9 +52,10 @@ def _of_call(fault: Fault, pairs: Sequence[tuple[Call, Call]], base_of: dict[int
         note = "the two models were given different inputs"
     elif fault.between:
         note = between_words(before, after)
-        lines = tuple(
-            lines_between(*(_side(call, side, base_of) for call in (before, after))) for side in ("base", "raw")
-        )
+        # A wrapper that base lacks has no partner; what is called inside it, and was given the wrong thing, has one.
+        inner = next((one for one, _ in pairs if one.index == fault.comparison.base_call), None)
+        base_after = _side(after, "base", base_of) or inner
+        lines = (lines_between(_side(before, "base", base_of), base_after), lines_between(before, after))
     else:
         last = next((call for _, call in reversed(pairs) if call.parent == raw.index), None)
         if last is not None:
