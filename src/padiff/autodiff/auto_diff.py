@@ -74,7 +74,8 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
         raise
     if result.replayed:
         say(f"{count(result.replayed, 'random draw')} of base_model replayed in raw_model (dropout, noise, samples)")
-    explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=own_loss)
+    if result.divergence is not None or result.unmatched or result.notes:  # else there is nothing to explain
+        explain(result.report(), whole=job.steps == 1 and job.optimizers is None, own_loss=own_loss)
     say("SUCCESS !!!" if result.aligned else "FAILED !!!")
     return result.aligned
 

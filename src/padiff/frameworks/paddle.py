@@ -502,8 +502,12 @@ class _HostView:
 def _at_home(tensor: Any, model: Any) -> bool:
     """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
     user put it."""
-    places = {str(own.place) for own in (*model.parameters(), *model.buffers())}
-    return not places or str(tensor.place) in places
+    elsewhere = False
+    for _, own in itertools.chain(model.named_parameters(), model.named_buffers()):  # the first one usually tells
+        if str(own.place) == str(tensor.place):
+            return True
+        elsewhere = True
+    return not elsewhere
 
 
 def _share(tensor: Any) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -408,8 +409,12 @@ class _Substitute(torch.autograd.Function):
 def _at_home(tensor: Any, model: Any) -> bool:
     """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
     user put it."""
-    devices = {own.device for own in (*model.parameters(), *model.buffers())}
-    return not devices or tensor.device in devices
+    elsewhere = False
+    for own in itertools.chain(model.parameters(), model.buffers()):  # the first one usually tells
+        if own.device == tensor.device:
+            return True
+        elsewhere = True
+    return not elsewhere
 
 
 def _recomputing() -> bool:
