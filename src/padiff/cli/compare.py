@@ -12,7 +12,7 @@ from padiff.engine.result import Result
 from padiff.errors import ArgumentError
 from padiff.records import Tolerance
 from padiff.report.json import to_json
-from padiff.report.save import form_of
+from padiff.report.saving import form_of
 
 ALIGNED, DIVERGED, COULD_NOT_TELL = 0, 1, 2
 

@@ -8,9 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from padiff.engine.job import Job
 from padiff.engine.matching import Matching, override
 from padiff.engine.pipeline import copy_weights
@@ -104,6 +101,9 @@ class Plan:
         return f"Plan({len(self.entries)} entries, {len(self.unsure)} unsure, {len(self.problems)} problems)"
 
     def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
         base, raw = self._job.base.tree, self._job.raw.tree
         table = Table(title=f"{base.name} ({base.framework}) into {raw.name} ({raw.framework})", title_justify="left")
         for name in ("raw", "shape", "from base", "evidence", ""):

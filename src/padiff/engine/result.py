@@ -18,11 +18,8 @@ from padiff.records import (
     WeightPlan,
 )
 from padiff.report.frame import to_dataframe
-from padiff.report.html import inline
 from padiff.report.make import report_of
 from padiff.report.record import Report
-from padiff.report.save import form_of, save
-from padiff.report.terminal import show, summary
 
 
 @dataclass(frozen=True)
@@ -60,6 +57,8 @@ class Result(PlainData):
         return self.aligned
 
     def __str__(self) -> str:
+        from padiff.report.terminal import summary  # renderers are loaded when something is rendered
+
         return summary(self)
 
     def __repr__(self) -> str:
@@ -75,10 +74,14 @@ class Result(PlainData):
 
     def show(self) -> None:
         """Print the outcome."""
+        from padiff.report.terminal import show
+
         show(self.report())
 
     def save(self, path: str | Path) -> None:
         """Write the outcome to a file; the ending says the form: .html, .json, .xml (JUnit), .md or .txt."""
+        from padiff.report.saving import form_of, save
+
         form_of(path)
         save(self.report(), path)
 
@@ -87,4 +90,6 @@ class Result(PlainData):
         return to_dataframe(self.report().comparisons)
 
     def _repr_html_(self) -> str:
+        from padiff.report.html import inline
+
         return inline(self.report())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DELAY = 1.0
 """Seconds that a run may take without saying so."""
@@ -49,31 +52,19 @@ class Stages:
         return ", ".join(parts), calls, of
 
 
-class _Bar(Progress):
-    """Looks before it is drawn."""
-
-    shown: Stages | None = None
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        if self.shown is not None:
-            for task in self.tasks:
-                task.description, task.completed, task.total = self.shown.seen()
-        yield from super().get_renderables()
-
-
 @contextmanager
 def stages(wanted: bool | None, console: Console | None = None) -> Iterator[Stages]:
     """A bar while the block runs: always, never, or (None) where stderr is a terminal. It leaves nothing behind."""
-    target = Console(stderr=True, force_jupyter=False) if console is None else console
     shown = Stages()
-    if wanted is False or (wanted is None and not target.is_terminal):
+    if wanted is False or (wanted is None and console is None and not _seen_by_somebody()):
         yield shown
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    # What the models print goes where it always goes.
-    bar = _Bar(*columns, console=target, transient=True, redirect_stdout=False, redirect_stderr=False)
-    bar.add_task("starting", total=None)
-    bar.shown = shown
+    from padiff.report.bar import bar_of
+
+    bar = bar_of(shown, console)
+    if wanted is None and not bar.console.is_terminal:
+        yield shown
+        return
     timer = threading.Timer(DELAY, bar.start)
     timer.daemon = True
     timer.start()
@@ -83,3 +74,9 @@ def stages(wanted: bool | None, console: Console | None = None) -> Iterator[Stag
         timer.cancel()
         timer.join()
         bar.stop()
+
+
+def _seen_by_somebody() -> bool:
+    """Whether stderr may be a terminal; the bar, which knows more, is not loaded for nothing."""
+    forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
+    return forced or bool(getattr(sys.stderr, "isatty", bool)())
