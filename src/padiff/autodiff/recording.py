@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.held import Held, HostValue
-from padiff.capture.recorder import Recorder, call_model
+from padiff.capture.lines import call_model
+from padiff.capture.recorder import Recorder
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
 from padiff.frameworks.tree import LiveTree

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
 from padiff.capture.held import Held
+from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.ops import Opened, OpLog, WantedOps
 from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.capture.scaling import unscaled
@@ -26,8 +23,6 @@ from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
 from padiff.records import FIRST_OP, Call, Frame, Slot, Value
 
-_OWN_FOLDER = str(Path(__file__).resolve().parents[1])
-_DEMO_FOLDER = str(Path(__file__).resolve().parents[1] / "demo")  # written as a user would
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -118,18 +113,14 @@ class Recorder:
         self._repeating: list[tuple[Any, Call | None]] = []
         """Calls of a second run that have begun and not ended, with the call they repeat."""
         self._thread = threading.get_ident()
-        self._user_code: dict[str, bool] = {}
-        # Up to the separator: paddlenlp's folder begins as paddle's does.
-        self._foreign = tuple(folder + os.sep for folder in (*live.adapter.package_folders(), _OWN_FOLDER))
+        self._lines = UserLines(live.adapter.package_folders())
         self._unhooked: set[int] = set()
         """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
         self._tagged: Counter[str] = Counter()
         self._ops: OpLog | None = None
         if ops is not None and hasattr(live.adapter, "watch_ops"):
-            self._ops = OpLog(self, live.adapter, ops, self._foreign)
+            self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
-        self._outside: FrameType | None = None
-        """Where walking up the stack for the user's lines ends, if not where padiff calls the model."""
 
     @contextmanager
     def attached(self, nodes: frozenset[int], but: Any = None, *, compiled: bool = False) -> Iterator[None]:
@@ -173,10 +164,7 @@ class Recorder:
         self._attachment.close()
         self._thread = threading.get_ident()
         self._taking = False
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not self._is_user_code(frame.f_code.co_filename):
-            frame = frame.f_back
-        self._outside = frame
+        self._lines.begin_here()
         nodes = frozenset(range(1, len(self._live.modules)))
         self._attachment.enter_context(self.attached(nodes, but=self._live.model))
         return self._enter(self._live.model, args, kwargs)
@@ -198,7 +186,7 @@ class Recorder:
 
     def _leave_alone(self) -> None:
         self._attachment.close()
-        self._outside = None
+        self._lines.begin_at_the_model()
 
     @contextmanager
     def taking_gradients(self, nodes: frozenset[int]) -> Iterator[None]:
@@ -263,7 +251,7 @@ class Recorder:
         if self.autocast is None:
             self.autocast = self._autocast_dtype()
         inputs = self._slots(args, kwargs)
-        stack = self._user_stack()
+        stack = self._lines.stack()
         opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
         if self._ops is not None and self._ops.wants(self.entered, module):
             opened.ops = []
@@ -371,7 +359,7 @@ class Recorder:
             occurrence=self._tagged[name],
             inputs=opened.inputs,
             outputs=slots,
-            stack=self._user_stack(),
+            stack=self._lines.stack(),
             begun=self.entered,
             tag=True,
         )
@@ -444,7 +432,7 @@ class Recorder:
 
     def _suspended(self) -> bool:
         """Whether this is a checkpoint's first run, in which nothing is followed."""
-        return not self._adapter.grad_enabled() and in_custom_function(_BOUNDARY)
+        return not self._adapter.grad_enabled() and in_custom_function(BOUNDARY)
 
     def _floating(self, tensor: Any) -> bool:
         return self._adapter.dtype(tensor).startswith(("float", "bfloat"))
@@ -573,38 +561,6 @@ class Recorder:
         self._unindexed.clear()
         self._ops = None  # it knows the recorder, too: neither would go before the collector comes
 
-    # --- the user's lines
-
-    def _user_stack(self) -> tuple[Frame, ...]:
-        """Frames of the user's code from here out to the call of the model, outermost first."""
-        found: list[Frame] = []
-        frame = sys._getframe(2)
-        while frame is not None:
-            code = frame.f_code
-            if code is _BOUNDARY or frame is self._outside:
-                break
-            if self._is_user_code(code.co_filename):
-                found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
-            frame = frame.f_back  # type: ignore[assignment]
-        found.reverse()
-        return tuple(found)
-
-    def _is_user_code(self, filename: str) -> bool:
-        known = self._user_code.get(filename)
-        if known is None:
-            foreign = filename.startswith((*self._foreign, "<"))
-            known = not foreign or filename.startswith(_DEMO_FOLDER)
-            self._user_code[filename] = known
-        return known
-
 
 def _nothing() -> None:
     return None
-
-
-def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the model; walking up the stack for the user's lines ends here."""
-    return model(*args, **kwargs)
-
-
-_BOUNDARY = call_model.__code__

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
+from padiff.capture.lines import call_model
 from padiff.capture.ops import WantedOps
-from padiff.capture.recorder import Observer, Recorder, call_model
+from padiff.capture.recorder import Observer, Recorder
 from padiff.capture.scaling import Unscaled, unscaled
 from padiff.capture.state import (
     SavedBuffers,

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from padiff.capture.draws import Steady
-from padiff.capture.recorder import call_model
+from padiff.capture.lines import call_model
 from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
 from padiff.frameworks.draws import watching_draws
