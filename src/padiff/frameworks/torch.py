@@ -136,10 +136,14 @@ class TorchAdapter:
         return str(tensor.dtype).removeprefix("torch.")
 
     def to_numpy(self, tensor: Any) -> Array:
-        host = tensor.detach()
-        plain = host.dtype in _PLAIN and host.device.type == "cpu" and host.layout is torch.strided
-        if plain and not host.is_neg():
-            return host.numpy()
+        host = tensor.detach() if tensor.requires_grad else tensor
+        if host.dtype in _PLAIN:
+            try:
+                plain: Array = host.numpy()
+            except (RuntimeError, TypeError):  # elsewhere than on the host, sparse, or conjugate in name only
+                pass
+            else:
+                return plain
         if host.layout is not torch.strided:
             host = host.to_dense()
         if host.is_quantized:
@@ -256,7 +260,7 @@ class TorchAdapter:
         def hook(gradient: Any) -> None:
             if gradient is not None:
                 with torch._C.DisableTorchFunction():
-                    callback(gradient.detach())
+                    callback(gradient.detach() if gradient.requires_grad else gradient)
 
         handle: Handle = tensor.register_hook(hook)
         return handle
