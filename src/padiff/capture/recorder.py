@@ -21,7 +21,7 @@ from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
-from padiff.records import FIRST_OP, Call, Frame, Slot, Value
+from padiff.records import FIRST_OP, Array, Call, Frame, Slot, Value
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -31,7 +31,9 @@ class Observer(Protocol):
 
     def on_call(self, call: Call) -> None: ...
 
-    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
+        """May say what backward is to go on with instead."""
+        ...
 
     def on_tag(self, tag: Call) -> None:
         """The user marked a tensor."""
@@ -382,16 +384,17 @@ class Recorder:
             self.known_tensors.pop(key, None)
             held.secure()
 
-    def _on_gradient(self, number: int, gradient: Any) -> None:
+    def _on_gradient(self, number: int, gradient: Any) -> Array | None:
         if not self._taking:
-            return
+            return None
         value = unscaled(Held(self._adapter, gradient), self.scale)
         if self._observer is not None:
-            self._observer.on_gradient(number, value)
-        else:
-            self.gradients[number] = value
-            if self.made is not None:
-                self.made(number, value)
+            other = self._observer.on_gradient(number, value)
+            return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
+        self.gradients[number] = value
+        if self.made is not None:
+            self.made(number, value)
+        return None
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""

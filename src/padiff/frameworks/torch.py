@@ -253,14 +253,16 @@ class TorchAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return ()
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         if not tensor.requires_grad:
             return None
 
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                with torch._C.DisableTorchFunction():
-                    callback(gradient.detach() if gradient.requires_grad else gradient)
+        def hook(gradient: Any) -> Any:
+            if gradient is None:
+                return None
+            with torch._C.DisableTorchFunction():
+                other = callback(gradient.detach() if gradient.requires_grad else gradient)
+                return None if other is None else self.to_native(other).to(gradient)
 
         handle: Handle = tensor.register_hook(hook)
         return handle
