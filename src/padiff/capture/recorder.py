@@ -19,6 +19,7 @@ from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
 from padiff.records import FIRST_OP, Array, Call, Frame, Slot, Value
@@ -167,6 +168,7 @@ class Recorder:
         self._taking = False
         self._lines.begin_here()
         nodes = frozenset(range(1, len(self._live.modules)))
+        self._attachment.enter_context(watching_draws(self._adapter, self._listener))
         self._attachment.enter_context(self.attached(nodes, but=self._live.model))
         return self._enter(self._live.model, args, kwargs)
 
@@ -174,11 +176,18 @@ class Recorder:
         """The model has returned: hooks come off, and gradients count from now on."""
         changed = self._leave(self._live.model, output)
         self._leave_alone()
-        if self._assumed:
+        if self._repeats_matter():
             nodes = frozenset(range(1, len(self._live.modules)))
             self._attachment.enter_context(self._watching_repeats(nodes))
+        if self._listener is not None and self._listener.repeats:
+            listener = self._attachment.enter_context(self._listener.in_backward())
+            self._attachment.enter_context(watching_draws(self._adapter, listener))
         self._taking = True
         return changed
+
+    def turn_away(self) -> None:
+        """Backward is over, as far as the model goes: nothing runs again, nothing is listened to."""
+        self._attachment.close()
 
     def broken(self) -> None:
         """The model has raised: hooks come off."""
