@@ -16,6 +16,7 @@ from padiff.engine.crossings import Crossings
 from padiff.engine.gallery import Gallery
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
+from padiff.engine.where_they_lie import compare_values, compared_there
 from padiff.records import (
     Array,
     Call,
@@ -235,9 +236,7 @@ class SideBySide:
         instead: Array | None = None
         for place, expected, gradient in self._gradient_queue:
             tolerance = self._allowed(place.base, gradients=True)
-            outcome = compare_in_any_layout(
-                expected.numpy(), gradient.numpy(), tolerance, gradients=True, loosely=not self._alike
-            )
+            outcome = compare_values(expected, gradient, tolerance, gradients=True, loosely=not self._alike)
             if self._crossings is not None and self._crossings.concern(gradient.shape):
                 outcome, instead = self._crossings.compare(expected.numpy(), gradient.numpy(), outcome, tolerance)
             self._picture("backward", outcome, expected, gradient)
@@ -331,8 +330,12 @@ class SideBySide:
     def _queue_up(self, key: tuple[int, int], role: Role, base: Call, raw: Call, one: Slot, other: Slot) -> None:
         arrays = None
         if key not in self._outcomes and key not in self._queued:
+            result = role == "output" and raw.parent < 0  # whose picture is drawn in any case
+            there = None if result else compared_there(one.value, other.value, self._allowed(one.tensor))
             if one.value.overwritten or other.value.overwritten:
                 self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
+            elif there is not None:
+                self._outcomes[key] = there
             else:
                 arrays = (one.value.numpy(), other.value.numpy())
                 self._queued.add(key)
@@ -406,6 +409,9 @@ class SideBySide:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
+        there = None if masks else compared_there(base, raw, tolerance)
+        if there is not None:
+            return there
         expected, found = base.numpy(), raw.numpy()
         rest = without_masked(expected, found) if masks else None
         if rest is not None:  # what is left out is large, and so is its noise

@@ -23,7 +23,7 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle, Measured
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -214,6 +214,15 @@ class PaddleAdapter:
         if view is None:
             return _share(host)
         return _share(host.view(view[0])).view(view[1])
+
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        return None  # elements are fetched
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        return None
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        return False
 
     def detach(self, tensor: Any) -> Any:
         return tensor.detach()

@@ -19,10 +19,10 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers, torch_ops
+from padiff.frameworks import containers, torch_device, torch_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle, Measured
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
@@ -152,6 +152,15 @@ class TorchAdapter:
         view = _BIT_VIEWS.get(host.dtype)
         array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
         return array
+
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        return torch_device.measure(base, raw, rtol)
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        return torch_device.multiplied(tensor, factors, largest)
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        return torch_device.take(target, source, before)
 
     def detach(self, tensor: Any) -> Any:
         return tensor.detach()
