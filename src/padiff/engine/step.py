@@ -19,7 +19,7 @@ from padiff.engine.crossings import Crossings
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
-from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
+from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
 from padiff.engine.ops_beside import named_by_ops, with_ops
@@ -204,7 +204,7 @@ class Step:
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
         job = nudged(self.job)
-        again = None if job is None else self.second_look(done, job)
+        again = None if job is None else self.second_look(done, job, earlier=second)
         if again is None:
             return second
         still = places(again.faults, again.state)
@@ -228,13 +228,17 @@ class Step:
         session, job = (self.base, self.raw)[side], self.job
         return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
 
-    def second_look(self, done: StepComparison, job: Job | None = None, *, half_way: bool = False) -> Located | None:
+    def second_look(
+        self, done: StepComparison, job: Job | None = None, *, half_way: bool = False, earlier: Located | None = None
+    ) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given).
 
-        ``half_way`` says that raw is known to raise: what it does until then counts.
+        ``half_way`` says that raw is known to raise: what it does until then counts. ``earlier`` is a look at the same
+        models with other inputs.
         """
         job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
+        differing = {one.phase for one in done.comparisons if not one.agrees}
         try:
             with self.base.eagerly(), self.raw.eagerly():
                 return localise(
@@ -248,7 +252,9 @@ class Step:
                     tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
                     drift=self.drift,
                     gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                    gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
                     half_way=half_way,
+                    earlier=earlier,
                 )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
