@@ -154,25 +154,10 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
-        self.keeping.base.ran(trace)
-        if _shared(job.base, job.raw):
-            base.clear_gradients()
-        found_trace = self.randomness.run_raw(
-            trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1)
-        )
-        self.keeping.raw.ran(found_trace)
-        located = localise(
-            job,
-            self.plan,
-            self.modules,
-            base,
-            raw,
-            self.step,
-            twins=self.twins,
-            tolerance=job.tolerance,
-            backward=phases != "forward",
-        )
+        located = self._fed_alone(phases)
+        if located is None:
+            self._by_themselves()
+            located = self._fed(phases)
         wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
             phases, ("forward", "backward", "gradient")
         )
@@ -200,6 +185,43 @@ class Step:
         )
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
         return done, found if first is None else [explained_state(first, done, self.after)]
+
+    def _fed(self, phases: str) -> Located:
+        return localise(
+            self.job,
+            self.plan,
+            self.modules,
+            self.base,
+            self.raw,
+            self.step,
+            twins=self.twins,
+            tolerance=self.job.tolerance,
+            backward=phases != "forward",
+        )
+
+    def _fed_alone(self, phases: str) -> Located | None:
+        """The same where nobody asks what the models do by themselves; None where somebody does: an optimizer, a dump,
+        or who is to replay what base draws."""
+        keeps = self.keeping.base.writes or self.keeping.raw.writes
+        if self.job.optimizers is not None or keeps or self.compiled or not self.randomness.quiet:
+            return None
+        if _shared(self.job.base, self.job.raw):
+            return None
+        for session in (self.base, self.raw):
+            session.stand_ready()
+            session.drew_ever = False
+        located = self._fed(phases)
+        return None if self.base.drew_ever or self.raw.drew_ever else located
+
+    def _by_themselves(self) -> None:
+        """Both models run once, and what base draws is heard."""
+        job = self.job
+        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        self.keeping.base.ran(trace)
+        if _shared(job.base, job.raw):
+            self.base.clear_gradients()
+        found = self.randomness.run_raw(trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1))
+        self.keeping.raw.ran(found)
 
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
