@@ -22,6 +22,7 @@ from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.masks import masked_alike, without_masked
 from padiff.compare.measure import rms_gap
+from padiff.compare.tolerance import predicting
 from padiff.engine.beside import Beside
 from padiff.engine.gallery import Gallery
 from padiff.engine.saturation import Saturation
@@ -313,8 +314,11 @@ class LocalRun:
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
     ) -> Array | None:
-        one, other = replace(one, value=expected), replace(other, value=gradient)
-        _, arranged = self._compare("backward", role, base, call, one, other, role)
+        one = Slot(one.name, one.tensor, expected, one.tracked, one.stands_for)
+        other = Slot(other.name, other.tensor, gradient, other.tracked, other.stands_for)
+        outcome, arranged = self._compare("backward", role, base, call, one, other, role)
+        if self._change is None and outcome.verdict == "equal" and expected.shape == gradient.shape:
+            return None  # it is base's as it is
         return None if arranged is None else self._changed(arranged)
 
     # --- comparing
@@ -407,7 +411,7 @@ class LocalRun:
         """What may differ there, by base's noise; by other noise than the reference's, if it is given."""
         phase, role, index, tensor = key
         if noise is None and self._reference.gradients_later and phase == "backward":
-            return replace(self._tolerance, predicted=0.0, sums=True)
+            return predicting(self._tolerance, 0.0, sums=True)
         noise = self._reference.noise if noise is None else noise
         if not noise:
             return self._tolerance
@@ -415,7 +419,7 @@ class LocalRun:
         known = [noise for noise in found if noise is not None and math.isfinite(noise)]
         if not known:
             return self._tolerance
-        return replace(self._tolerance, predicted=max(known), sums=phase == "backward")
+        return predicting(self._tolerance, max(known), sums=phase == "backward")
 
     def _accuse(
         self,
