@@ -91,6 +91,8 @@ class Session:
         """Who listened to the last run."""
         self.drew = False
         """Whether the framework's generators moved in the last forward."""
+        self.drew_ever = False
+        """Whether they did in any run since somebody said that they had not."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
@@ -146,8 +148,7 @@ class Session:
         """The same in two parts, for who has something else to do in between."""
         self.stopped = None
         if self.repeatable:
-            self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
-            self._gradients_before = self._gathered()
+            self.stand_ready()
         eager = self._eager or feeder is not None
         self._last = (step, arguments)
         gradients = backward and self.live.adapter.grad_enabled()
@@ -194,6 +195,11 @@ class Session:
         recorder = self._under_way
         return None if recorder is None else (len(recorder.calls), len(self._calls))
 
+    def stand_ready(self) -> None:
+        """The step that may run ``again`` begins here, whether or not it runs by itself first."""
+        self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
+        self._gradients_before = self._gathered()
+
     def rewind(self) -> None:
         """The step that ran last has not been, and runs anew."""
         self._randomness = self._drawn_before
@@ -233,6 +239,7 @@ class Session:
         yield
         self._randomness = random_state(adapter)
         self.drew = moved(adapter, before, self._randomness)
+        self.drew_ever = self.drew_ever or self.drew
 
     def draw_like(self, other: Session) -> None:
         """Begin the next step with the generators as another session's last step found them, where both have them."""

@@ -12,6 +12,7 @@ from padiff.align import CallPairing, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
+from padiff.compare.tolerance import predicting
 from padiff.engine.crossings import Crossings
 from padiff.engine.gallery import Gallery
 from padiff.engine.ops_beside import OpsBeside
@@ -200,7 +201,7 @@ class SideBySide:
         predicted = max(found)
         if not math.isfinite(predicted):
             return self._tolerance
-        return replace(self._tolerance, predicted=predicted, sums=gradients)
+        return predicting(self._tolerance, predicted, sums=gradients)
 
     def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
         if self._queue:

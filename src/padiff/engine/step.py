@@ -19,7 +19,7 @@ from padiff.engine.crossings import Crossings
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
-from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
+from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
 from padiff.engine.ops_beside import named_by_ops, with_ops
@@ -154,25 +154,10 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
-        self.keeping.base.ran(trace)
-        if _shared(job.base, job.raw):
-            base.clear_gradients()
-        found_trace = self.randomness.run_raw(
-            trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1)
-        )
-        self.keeping.raw.ran(found_trace)
-        located = localise(
-            job,
-            self.plan,
-            self.modules,
-            base,
-            raw,
-            self.step,
-            twins=self.twins,
-            tolerance=job.tolerance,
-            backward=phases != "forward",
-        )
+        located = self._fed_alone(phases)
+        if located is None:
+            self._by_themselves()
+            located = self._fed(phases)
         wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
             phases, ("forward", "backward", "gradient")
         )
@@ -201,10 +186,47 @@ class Step:
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
         return done, found if first is None else [explained_state(first, done, self.after)]
 
+    def _fed(self, phases: str) -> Located:
+        return localise(
+            self.job,
+            self.plan,
+            self.modules,
+            self.base,
+            self.raw,
+            self.step,
+            twins=self.twins,
+            tolerance=self.job.tolerance,
+            backward=phases != "forward",
+        )
+
+    def _fed_alone(self, phases: str) -> Located | None:
+        """The same where nobody asks what the models do by themselves; None where somebody does: an optimizer, a dump,
+        or who is to replay what base draws."""
+        keeps = self.keeping.base.writes or self.keeping.raw.writes
+        if self.job.optimizers is not None or keeps or self.compiled or not self.randomness.quiet:
+            return None
+        if _shared(self.job.base, self.job.raw):
+            return None
+        for session in (self.base, self.raw):
+            session.stand_ready()
+            session.drew_ever = False
+        located = self._fed(phases)
+        return None if self.base.drew_ever or self.raw.drew_ever else located
+
+    def _by_themselves(self) -> None:
+        """Both models run once, and what base draws is heard."""
+        job = self.job
+        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        self.keeping.base.ran(trace)
+        if _shared(job.base, job.raw):
+            self.base.clear_gradients()
+        found = self.randomness.run_raw(trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1))
+        self.keeping.raw.ran(found)
+
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
         job = nudged(self.job)
-        again = None if job is None else self.second_look(done, job)
+        again = None if job is None else self.second_look(done, job, earlier=second)
         if again is None:
             return second
         still = places(again.faults, again.state)
@@ -228,13 +250,17 @@ class Step:
         session, job = (self.base, self.raw)[side], self.job
         return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
 
-    def second_look(self, done: StepComparison, job: Job | None = None, *, half_way: bool = False) -> Located | None:
+    def second_look(
+        self, done: StepComparison, job: Job | None = None, *, half_way: bool = False, earlier: Located | None = None
+    ) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given).
 
-        ``half_way`` says that raw is known to raise: what it does until then counts.
+        ``half_way`` says that raw is known to raise: what it does until then counts. ``earlier`` is a look at the same
+        models with other inputs.
         """
         job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
+        differing = {one.phase for one in done.comparisons if not one.agrees}
         try:
             with self.base.eagerly(), self.raw.eagerly():
                 return localise(
@@ -248,7 +274,9 @@ class Step:
                     tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
                     drift=self.drift,
                     gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                    gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
                     half_way=half_way,
+                    earlier=earlier,
                 )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
