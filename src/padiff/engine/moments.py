@@ -40,7 +40,20 @@ class Moments:
     def compare(self, step: int, noise: Noise, gradients: ByPath, compared: Sequence[Comparison]) -> list[Comparison]:
         """After a step of both; ``gradients`` are those of base that it was made with, ``compared`` says how far raw's
         were from them."""
-        sides = [self._read(side) for side in (0, 1)]
+        return self.compare_read((self._read(0), self._read(1)), step, noise, gradients, compared)
+
+    def compare_read(
+        self,
+        sides: tuple[Mapping[str, ByPath], Mapping[str, ByPath]],
+        step: int,
+        noise: Noise,
+        gradients: ByPath,
+        compared: Sequence[Comparison],
+        *,
+        times: int = 1,
+    ) -> list[Comparison]:
+        """The same, of moments that were read before: base's and raw's. ``times`` says how many steps were made since
+        the last that was compared."""
         self.now = {
             name: (sides[0][name], sides[1][name]) for name in MOMENTS if sides[0].get(name) and sides[1].get(name)
         }
@@ -49,7 +62,7 @@ class Moments:
         for name, (base, raw) in self.now.items():
             allowed = {
                 path: self._allowed(
-                    name, path, moment, gradients[path], max(noise.parameters[path], apart.get(path, 0.0))
+                    name, path, moment, gradients[path], times * max(noise.parameters[path], apart.get(path, 0.0))
                 )
                 for path, moment in base.items()
                 if path in gradients and path in noise.parameters
