@@ -82,7 +82,7 @@ def capture(
         wanted=wanted_steps(steps, every),
         optimizer=_checked(optimizer, live),
         only=wanted_nodes(only, live.tree),
-        ops=WantedOps() if level == "op" else None,
+        ops=WantedOps(options=True) if level == "op" else None,
         kind=kind,
         overwrite=overwrite,
         calibrate=along is None if calibrate is None else calibrate,

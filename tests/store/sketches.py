@@ -80,6 +80,7 @@ def trace(step: int = 0, scale: float = 1.0) -> StepTrace:
                     *(FIRST_OP, 0, 0, "/matmul", "torch.matmul", 0, (Slot("0", 1, held[1]),), (Slot("", 4, held[4]),)),
                     stack=inner,
                     begun=2,
+                    options=(("dims", (0, -1)), ("scale", float("inf")), ("mode", None)),
                 ),
                 Call(FIRST_OP - 1, 0, 0, "@mark", "tag", 0, (), (Slot("", 4, held[4], True),), begun=2, tag=True),
                 Call(FIRST_OP + 1, 0, 0, "/add#1", "torch.add", 1, (), (Slot("", 5, held[5]),), begun=3),
@@ -142,7 +143,7 @@ def contents(path: Path) -> Mapping[str, Any]:
                 "calls": [
                     (
                         *(c.index, c.parent, c.node, c.path, c.kind, c.occurrence, c.tensors, c.stack),
-                        *(c.begun, c.tag, len(c.ops)),
+                        *(c.begun, c.tag, len(c.ops), str(c.options)),
                         *((s.name, s.tensor, s.tracked, s.stands_for) for s in (*c.inputs, *c.outputs)),
                     )
                     for call in read.calls

@@ -364,6 +364,8 @@ STEP_FORGERIES: dict[str, Callable[[Any], object]] = {
     "an op without a mark": lambda s: s["calls"][3]["ops"][0].update(name="matmul"),
     "an op without tensor": lambda s: s["calls"][3]["ops"][0]["outputs"][0].__setitem__(1, 50),
     "an op with an unknown stack": lambda s: s["calls"][3]["ops"][0].update(stack=9),
+    "an op with an unknown option": lambda s: s["calls"][3]["ops"][0]["options"].update(a={"set": []}),
+    "an op with a tensor for an option": lambda s: s["calls"][3]["ops"][0]["options"].update(a={"tensor": 0}),
     "an op in an op": lambda s: s["calls"][3]["ops"][0].update(ops=[]),
     "a mask of another shape": lambda s: s["draws"][0]["value"].update(shape=[11, 2]),
     "a huge mask": lambda s: s["draws"][0]["value"].update(shape=[2**52, 2**52]),

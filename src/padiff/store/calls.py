@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from padiff.records import FIRST_OP, Call, Frame, ModuleTree, Slot, Value
-from padiff.store import strict
+from padiff.store import nested, strict
 from padiff.store.strict import Malformed
 
 _CALL = frozenset({"index", "parent", "node"})
 _CALL_MORE = frozenset({"path", "kind", "occurrence", "inputs", "outputs", "tensors", "stack", "ops"})
 _OP = frozenset({"index", "name", "begun"})
-_OP_MORE = frozenset({"kind", "occurrence", "inputs", "outputs", "stack"})
+_OP_MORE = frozenset({"kind", "occurrence", "inputs", "outputs", "stack", "options"})
 
 
 class StackTable:
@@ -62,7 +62,14 @@ def _encode_op(op: Call, path: str, stacks: StackTable) -> dict[str, Any]:
             row[role] = [_encode_slot(slot) for slot in slots]
     if op.stack:
         row["stack"] = stacks.number(op.stack)
+    if op.options:
+        row["options"] = {name: nested.encode(value, _no_tensor) for name, value in op.options}
     return row
+
+
+def _no_tensor(value: Any) -> Any:
+    """Options are what an op is given besides tensors."""
+    return None
 
 
 def _encode_slot(slot: Slot) -> list[Any]:
@@ -121,6 +128,7 @@ def _decode_op(
 ) -> Call:
     row = strict.table(value, "an op", _OP, _OP_MORE)
     stack, name = row.get("stack"), strict.text(row["name"], "name")
+    options = strict.table(row.get("options", {}), "options")
     tag = name.startswith("@")
     if not tag and not name.startswith("/"):
         raise strict.wrong(name, "name", "the name of an op or of a tag")
@@ -135,8 +143,13 @@ def _decode_op(
         outputs=_decode_slots(row.get("outputs", []), tensors),
         stack=() if stack is None else stacks[strict.integer(stack, "stack", 0, len(stacks) - 1)],
         begun=strict.integer(row["begun"], "begun"),
+        options=tuple((key, nested.decode(item, _refused)) for key, item in options.items()),
         tag=tag,
     )
+
+
+def _refused(value: Any) -> Any:
+    raise Malformed("an option of an op is a tensor")
 
 
 def _decode_slots(value: Any, tensors: Mapping[int, Value]) -> tuple[Slot, ...]:
