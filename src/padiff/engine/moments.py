@@ -97,12 +97,18 @@ class Moments:
 
     def _allowed(self, name: str, path: str, moment: Array, gradient: Array, noise: float) -> float:
         taken = np.square(gradient.astype(np.float64)) if name == "moment2" else gradient
-        size = rms(taken)
-        share = self._shares.setdefault((name, path), rms(moment) / size if size else 1.0)
+        size, own = _size(taken), _size(moment)
+        share = self._shares.setdefault((name, path), own / size if size else 1.0)
         moved = 2 * float(np.abs(gradient).max(initial=0.0)) * noise if name == "moment2" else noise
         key = name, path
         self._noise[key] = self._noise.get(key, 0.0) + share * moved
-        return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * rms(moment)
+        return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * own
+
+
+def _size(array: Array) -> float:
+    """The root mean square, also of squares of gradients that are next to nothing."""
+    peak = float(np.abs(array).max(initial=0.0))
+    return peak * rms(array.astype(np.float64) / peak) if peak and np.isfinite(peak) else peak
 
 
 def _values(arrays: ByPath) -> dict[str, Value | None]:
