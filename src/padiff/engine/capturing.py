@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from padiff.capture.ops import WantedOps
 from padiff.capture.statistics import RunningStatistics
 from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
@@ -37,6 +38,7 @@ class Capture:
         wanted: Callable[[int], bool],
         optimizer: Any = None,
         only: frozenset[int] | None = None,
+        ops: WantedOps | None = None,
         kind: Kind = "full",
         overwrite: bool = False,
         calibrate: bool = True,
@@ -53,7 +55,7 @@ class Capture:
         self.step = 0
         """Number of the step that is running, or comes next."""
         self.live = live
-        self.optimizer, self.only = optimizer, only
+        self.optimizer, self.only, self.ops = optimizer, only, ops
         self.calibrates = calibrate and ranks == 1 and kind != "hash"
         self.holds = self.calibrates and kind == "full"
         """Whether the borders of calls are looked at, too."""

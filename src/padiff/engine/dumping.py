@@ -108,7 +108,7 @@ class StepSink:
             self.step.gradient(tensor, gradient, bordered=self.bordered)
 
     def on_tag(self, tag: Call) -> None:
-        """Dumps hold no tags."""
+        """It comes with the call in whose code it is."""
 
     def before_write(self) -> None:
         """Everything was copied when it was seen."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
+from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
 from padiff.capture.replay import Replay, itself
@@ -65,7 +66,8 @@ class Samples:
     def on_call(self, call: Call) -> None:
         if call.parent < 0 and self.root is None:
             self.root = call
-        for slot in (*call.inputs, *call.outputs):
+        inside = (slot for op in call.ops for slot in op.outputs)
+        for slot in (*call.inputs, *call.outputs, *inside):
             if self._base is not None:
                 known = self._base.tensors.get(slot.tensor)
                 if known is not None and slot.tensor not in self.gaps:
@@ -86,7 +88,7 @@ class Samples:
             self._inner.on_gradient(tensor, gradient)
 
     def on_tag(self, tag: Call) -> None:
-        """Dumps hold no tags."""
+        """It comes with the call in whose code it is."""
 
     def before_write(self) -> None:
         if self._inner is not None:
@@ -118,9 +120,11 @@ class Rehearsal:
         *,
         weights: bool,
         listener: Listener | None = None,
+        ops: WantedOps | None = None,
     ) -> None:
         adapter = live.adapter
         self._live, self._listener = live, listener
+        self._ops = ops
         self._replays = isinstance(listener, Replay)
         """Whether the model is given the draws that were heard: not where its generators give the same again."""
         self._arguments = Arguments(
@@ -302,6 +306,7 @@ class Rehearsal:
                 stack.callback(live.adapter.swap_elements, tensor, held)
             session = Session(live, "base", frozenset(range(len(live.modules))))
             session.resumes(self._drawn, self._buffers)
+            session.ops = self._ops
             if self._replays and self._listener is not None and self._listener.draws:
                 session.listen = partial(itself, self._listener)
             yield session

@@ -37,6 +37,15 @@ class Reached(BaseException):
     """The place was reached: what comes after does not matter. Not an Exception, which the model's code may catch."""
 
 
+@dataclass(frozen=True)
+class RecordedOps:
+    """What modules' own code did in two runs that are over, for who cannot run them again."""
+
+    traces: tuple[StepTrace, StepTrace]
+    noise: Mapping[int, float]
+    """How far rounding moves base's tensors."""
+
+
 @dataclass
 class Scenes:
     """The places of one step."""
@@ -56,6 +65,8 @@ class Scenes:
     """Random draws that do not correspond."""
     feeder: Callable[[bool], LocalRun] | None = None
     """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
+    recorded: RecordedOps | None = None
+    """Where nothing can run: the ops that were recorded, if any."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
