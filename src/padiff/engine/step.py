@@ -120,7 +120,7 @@ class Step:
             found += weights
             if drift is not None and self.noise is not None and all(one.agrees for one in weights):
                 found += self.after.moments.compare(self.step, self.noise, drift.gradients, done.comparisons)
-        buffers = base.buffers(), raw.buffers()
+        buffers = _buffers(base, raw, self.modules)
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
@@ -388,6 +388,14 @@ class Step:
 def _partner(why: str) -> str | None:
     """The path of a partner that was never called."""
     return why.partition("its partner ")[2].removesuffix(" never") if why.endswith(" never") else None
+
+
+def _buffers(base: Session, raw: Session, modules: ModulePairs) -> tuple[dict[str, Value], dict[str, Value]]:
+    """What the step left in both; a layer inside compiled code was updated as its partner was."""
+    ours, theirs = base.updates(), raw.updates()
+    of_base = {one: theirs[other] for one, other in modules.pairs if other in theirs}
+    of_raw = {other: ours[one] for one, other in modules.pairs if one in ours}
+    return base.buffers(of_base), raw.buffers(of_raw)
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:
