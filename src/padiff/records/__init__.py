@@ -13,7 +13,7 @@ from padiff.records.comparisons import (
 from padiff.records.divergences import Cause, Divergence, Fault, Interruption, OpPair
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.traces import (
     FIRST_OP,
     UNORDERED,
@@ -73,4 +73,5 @@ __all__ = [
     "WeightPlan",
     "WeightProblem",
     "WeightSource",
+    "record",
 ]
