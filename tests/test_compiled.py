@@ -345,3 +345,58 @@ def test_steps_of_a_compiled_model() -> None:
     result = padiff.compare(one, other, batch(), loss=squared, optimizers=optimizers, steps=3)
     assert result.aligned, str(result)
     assert sum(c.phase == "weight" for c in result.comparisons) == 3 * 36
+
+
+# ------------------------------------------------------------------ random draws
+
+
+class TorchDrops(torch.nn.Module):
+    def __init__(self, share: float = 0.3) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = torch.nn.Linear(6, 6), torch.nn.Dropout(share), torch.nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(torch.tanh(self.first(x))))
+
+
+class PaddleDrops(paddle.nn.Layer):
+    """The same."""
+
+    def __init__(self, share: float = 0.3) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = paddle.nn.Linear(6, 6), paddle.nn.Dropout(share), paddle.nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.drop(paddle.tanh(self.first(x))))
+
+
+DROPS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "torch.compile": (TorchDrops, whole),
+    "to_static": (PaddleDrops, static),
+}
+
+
+@pytest.mark.parametrize("way", DROPS)
+@pytest.mark.parametrize("other", [TorchDrops, PaddleDrops])
+def test_draws_of_compiled_code(way: str, other: Any) -> None:
+    """Within a framework generators begin alike; across, and where shares differ, the eager form takes base's draws."""
+    made, compiled = DROPS[way]
+    result = padiff.compare(other(), compiled(made()), batch(), loss=squared)
+    assert result.aligned, str(result)
+    told = "\n".join(result.notes)
+    if made is other:
+        assert "outputs, gradients and weights are the compiled code's" in told
+        assert "random numbers that compiled code draws are not replayed" in told
+    else:
+        assert result.replayed == 1
+        assert "it draws random numbers for itself as compiled, so all that was compared is its eager form" in told
+    found = padiff.compare(other(), compiled(made(0.5)), batch(), loss=squared).divergence
+    assert found is not None
+    assert found.base_path == "drop"
+    assert "p is 0.5 in raw and 0.3 in base" in str(found.causes[0])
+
+
+def test_draws_of_a_script_are_told() -> None:
+    result = padiff.compare(PaddleDrops(), torch.jit.script(TorchDrops()), batch())
+    assert not result.aligned
+    assert "random numbers that compiled code draws are not replayed" in "\n".join(result.notes)

@@ -89,6 +89,8 @@ class Session:
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None
         """Who listened to the last run."""
+        self.deaf = False
+        """Whether compiled code of the last run could draw with nobody listening."""
         self.drew = False
         """Whether the framework's generators moved in the last forward."""
         self._randomness: Any = None
@@ -161,7 +163,9 @@ class Session:
             recorder = Recorder(
                 self.live, gradients=gradients, observer=observer, listener=listener, ops=ops or self.ops
             )
-        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener, sealed(self.live, eager=eager))
+        hidden = sealed(self.live, eager=eager)
+        self.deaf = bool(hidden)
+        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener, hidden)
         self._under_way = recorder
         try:
             yield running

@@ -38,9 +38,12 @@ def _found(live: LiveTree) -> tuple[dict[int, str], dict[int, str]]:
     return closed, open_ones
 
 
-def compiled_note(live: LiveTree, side: str, seen_into: bool) -> str | None:
+def compiled_note(live: LiveTree, side: str, seen_into: bool, *, eager_only: bool = False) -> str | None:
     """What was compared of a model with compiled parts; None for one that has none."""
     closed, open_ones = _found(live)
+    if eager_only and closed:
+        why = "it draws random numbers for itself as compiled, so all that was compared is its eager form"
+        return f"{side} is compiled ({_places(live, closed)}): {why}"
     opens = seen_into and all(how in OPENS for how in closed.values())
     inside = "modules inside were compared in their eager form" if opens else "modules inside were not compared"
     of_graphs = "outputs, gradients and weights are its graph's, and so is what was compared of modules inside"
