@@ -486,7 +486,7 @@ def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
     def reporting(scaler: Any, var: Any) -> Any:
         found = original(scaler, var)
         if threading.get_ident() == thread and scaler.is_enable():
-            scaled(float(scaler._scale))
+            scaled(float(scaler._scale.item()))
         return found
 
     owner.scale = reporting
