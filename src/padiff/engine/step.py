@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal
 
@@ -30,7 +31,7 @@ from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import narrowed
-from padiff.frameworks.compiled import compiled_parts, sealed
+from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -79,6 +80,8 @@ class Step:
         """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
         self.seen_into = False
         """Whether a second look was taken."""
+        self.eager_only = False
+        """Whether all that counts ran in eager form, since compiled code would not take base's random draws."""
         self.noise: Noise | None = None
         self.crossings: Crossings | None = None
         self.watcher: SideBySide | None = None
@@ -95,7 +98,30 @@ class Step:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
         if self.job.single_step is not None:
             return self._single_step(self.job.single_step)
-        done = self.done = self._without_sealed(self._as_narrow_as_they_are())
+        done = self._as_narrow_as_they_are()
+        with ExitStack() as stack:
+            if self._draws_apart(done):
+                for session in (self.base, self.raw):
+                    session.rewind()
+                    stack.enter_context(session.eagerly())
+                self.compiled, self.eager_only = False, True
+                done = self._as_narrow_as_they_are()
+            return self._judged(self._without_sealed(done))
+
+    def _draws_apart(self, done: StepComparison) -> bool:
+        """Whether compiled code, which draws for itself, has come to something else, and an eager form would draw with
+        the other model."""
+        return (
+            self.compiled
+            and self.randomness.unheard
+            and wants_second_look(done.comparisons, self.job.tolerance)
+            and not (self.keeping.base.writes or self.keeping.raw.writes)
+            and all(how in OPENS for live in (self.job.base, self.job.raw) for how in compiled_parts(live).values())
+        )
+
+    def _judged(self, done: StepComparison) -> tuple[StepComparison, list[Divergence]]:
+        """What both have run, with the place where they part."""
+        self.done = done
         job, base, raw = self.job, self.base, self.raw
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
@@ -128,7 +154,7 @@ class Step:
             found += weights
             if drift is not None and self.noise is not None and all(one.agrees for one in weights):
                 found += self.after.moments.compare(self.step, self.noise, drift.gradients, done.comparisons)
-        buffers = base.buffers(), raw.buffers()
+        buffers = _buffers(base, raw, self.modules)
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
@@ -428,6 +454,14 @@ class Step:
 def _partner(why: str) -> str | None:
     """The path of a partner that was never called."""
     return why.partition("its partner ")[2].removesuffix(" never") if why.endswith(" never") else None
+
+
+def _buffers(base: Session, raw: Session, modules: ModulePairs) -> tuple[dict[str, Value], dict[str, Value]]:
+    """What the step left in both; a layer inside compiled code was updated as its partner was."""
+    ours, theirs = base.updates(), raw.updates()
+    of_base = {one: theirs[other] for one, other in modules.pairs if other in theirs}
+    of_raw = {other: ours[one] for one, other in modules.pairs if one in ours}
+    return base.buffers(of_base), raw.buffers(of_raw)
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:
