@@ -307,13 +307,12 @@ class PaddleAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return paddle_ops.WRAPPERS
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         if tensor.stop_gradient or tensor.dtype in _WHOLE:  # indices may claim to take gradients, and get none
             return None
 
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                callback(gradient.detach())
+        def hook(gradient: Any) -> Any:
+            return None if gradient is None else self._passed_on(callback, gradient)
 
         return _GradientHandle(tensor, tensor.register_hook(hook)._hook_id)
 

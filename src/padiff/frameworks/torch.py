@@ -136,10 +136,14 @@ class TorchAdapter:
         return str(tensor.dtype).removeprefix("torch.")
 
     def to_numpy(self, tensor: Any) -> Array:
-        host = tensor.detach()
-        plain = host.dtype in _PLAIN and host.device.type == "cpu" and host.layout is torch.strided
-        if plain and not host.is_neg():
-            return host.numpy()
+        host = tensor.detach() if tensor.requires_grad else tensor
+        if host.dtype in _PLAIN:
+            try:
+                plain: Array = host.numpy()
+            except (RuntimeError, TypeError):  # elsewhere than on the host, sparse, or conjugate in name only
+                pass
+            else:
+                return plain
         if host.layout is not torch.strided:
             host = host.to_dense()
         if host.is_quantized:
@@ -249,14 +253,16 @@ class TorchAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return ()
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         if not tensor.requires_grad:
             return None
 
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                with torch._C.DisableTorchFunction():
-                    callback(gradient.detach())
+        def hook(gradient: Any) -> Any:
+            if gradient is None:
+                return None
+            with torch._C.DisableTorchFunction():
+                other = callback(gradient.detach() if gradient.requires_grad else gradient)
+                return None if other is None else self.to_native(other).to(gradient)
 
         handle: Handle = tensor.register_hook(hook)
         return handle

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from padiff.records.draws import Draw
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.values import Value
 
 FIRST_OP = 1 << 24
@@ -22,7 +22,7 @@ class Frame(NamedTuple):
     function: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SourceLine(PlainData):
     """A line of the user's code."""
 
@@ -35,7 +35,7 @@ class SourceLine(PlainData):
         return f"{self.file}:{self.line} in {self.function}\n    {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot(PlainData):
     """One tensor among the inputs or outputs of a call."""
 
@@ -55,7 +55,7 @@ class Slot(PlainData):
         return self.tensor if self.stands_for < 0 else self.stands_for
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call(PlainData):
     """One execution of a module, or of an op in a module's own code."""
 
@@ -122,7 +122,7 @@ class Noise(PlainData):
     loss: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unmatched(PlainData):
     """A module, call or tensor that has no partner, and why."""
 
