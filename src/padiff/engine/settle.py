@@ -56,7 +56,7 @@ def settle(run: LocalRun, noise: Mapping[Key, float]) -> None:
         known[id(outcome)] = replace(found, layout=outcome.layout)
     run.comparisons = [_judged(one, known) for one in run.comparisons]
     judged = (replace(fault, comparison=_judged(fault.comparison, known)) for fault in run.faults)
-    run.faults = [fault for fault in judged if not fault.comparison.agrees]
+    run.faults[:] = [fault for fault in judged if not fault.comparison.agrees]
 
 
 def _judged(one: Comparison, known: Mapping[int, Outcome]) -> Comparison:
