@@ -21,6 +21,7 @@ from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
+from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
@@ -104,9 +105,10 @@ class Step:
             self.seen_into = second is not None
             if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
+        trees = (job.base.tree, job.raw.tree)
+        located = with_lone_outputs(located, done, trees)
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
-        trees = (job.base.tree, job.raw.tree)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
             self.after.keep_weights()
             drift = None if self.noise is None else Drift(base, self.noise)
