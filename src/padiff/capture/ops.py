@@ -17,6 +17,7 @@ from typing import Any, Protocol, overload
 
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
+from padiff.frameworks.arguments import Options, options_in, options_of
 from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, Frame, ModuleNode, Slot
 
@@ -53,13 +54,27 @@ class WantedOps:
     calls: frozenset[int] | None = None
     """In the code of these calls only, by index; None for all."""
     stacks: bool = False
-    """Whether all of the user's lines that led to an op are kept, not only the innermost."""
+    """Whether all of the user's lines that led to an op are kept, not only the innermost, and what it was given besides
+    tensors."""
 
 
 class Opened:
     """An op that has begun, then one that has ended."""
 
-    __slots__ = ("begun", "inputs", "line", "made", "name", "number", "op", "outer", "outputs", "several", "user")
+    __slots__ = (
+        "begun",
+        "inputs",
+        "line",
+        "made",
+        "name",
+        "number",
+        "op",
+        "options",
+        "outer",
+        "outputs",
+        "several",
+        "user",
+    )
 
     number: int
     outputs: list[tuple[str, Seen]]
@@ -81,6 +96,8 @@ class Opened:
         self.user, self.line = user, line
         """The user's code that called it, and the line in it; or all of the user's lines."""
         self.several = False
+        self.options: Options = ()
+        """What it was given besides tensors, where that is wanted."""
 
 
 class OpLog:
@@ -143,7 +160,9 @@ class OpLog:
             elif type(argument) in (list, tuple):
                 inputs += [self._first_given(one, None) for one in argument if is_tensor(one)]
         if self.wanted.stacks:
-            return Opened(op, name, outer, self._stack(frame), 0, running.entered, inputs)
+            begun = Opened(op, name, outer, self._stack(frame), 0, running.entered, inputs)
+            begun.options = options_of(op, args, kwargs) if outer is None else options_in(outer)
+            return begun
         return Opened(op, name, outer, frame.f_code, frame.f_lineno, running.entered, inputs)
 
     def end(self, opened: Opened, output: Any, args: tuple[Any, ...]) -> None:
@@ -277,6 +296,7 @@ class OpLog:
                     outputs=tuple([Slot(name, *made, made[1].tracked) for name, made in one.outputs]),
                     stack=one.user if isinstance(one.user, tuple) else (_frame(one.user, one.line),),
                     begun=one.begun,
+                    options=one.options,
                 )
             )
         return found

@@ -19,9 +19,10 @@ from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
-from padiff.records import FIRST_OP, Call, Frame, Slot, Value
+from padiff.records import FIRST_OP, Array, Call, Frame, Slot, Value
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -31,7 +32,9 @@ class Observer(Protocol):
 
     def on_call(self, call: Call) -> None: ...
 
-    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
+        """May say what backward is to go on with instead."""
+        ...
 
     def on_tag(self, tag: Call) -> None:
         """The user marked a tensor."""
@@ -165,6 +168,7 @@ class Recorder:
         self._taking = False
         self._lines.begin_here()
         nodes = frozenset(range(1, len(self._live.modules)))
+        self._attachment.enter_context(watching_draws(self._adapter, self._listener))
         self._attachment.enter_context(self.attached(nodes, but=self._live.model))
         return self._enter(self._live.model, args, kwargs)
 
@@ -172,11 +176,18 @@ class Recorder:
         """The model has returned: hooks come off, and gradients count from now on."""
         changed = self._leave(self._live.model, output)
         self._leave_alone()
-        if self._assumed:
+        if self._repeats_matter():
             nodes = frozenset(range(1, len(self._live.modules)))
             self._attachment.enter_context(self._watching_repeats(nodes))
+        if self._listener is not None and self._listener.repeats:
+            listener = self._attachment.enter_context(self._listener.in_backward())
+            self._attachment.enter_context(watching_draws(self._adapter, listener))
         self._taking = True
         return changed
+
+    def turn_away(self) -> None:
+        """Backward is over, as far as the model goes: nothing runs again, nothing is listened to."""
+        self._attachment.close()
 
     def broken(self) -> None:
         """The model has raised: hooks come off."""
@@ -382,16 +393,17 @@ class Recorder:
             self.known_tensors.pop(key, None)
             held.secure()
 
-    def _on_gradient(self, number: int, gradient: Any) -> None:
+    def _on_gradient(self, number: int, gradient: Any) -> Array | None:
         if not self._taking:
-            return
+            return None
         value = unscaled(Held(self._adapter, gradient), self.scale)
         if self._observer is not None:
-            self._observer.on_gradient(number, value)
-        else:
-            self.gradients[number] = value
-            if self.made is not None:
-                self.made(number, value)
+            other = self._observer.on_gradient(number, value)
+            return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
+        self.gradients[number] = value
+        if self.made is not None:
+            self.made(number, value)
+        return None
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""

@@ -388,7 +388,7 @@ class LocalRun:
             between=between,
             before=self._before(after) if after else None,
             after=after,
-            expected=None if arranged is None else np.array(arranged),
+            expected=np.array(one.value.numpy() if arranged is None else arranged),
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":

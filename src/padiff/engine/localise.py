@@ -12,13 +12,14 @@ from padiff.capture.replay import Replay
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
-from padiff.engine.calibrate import gap, gaps, set_apart, spread
+from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
 from padiff.engine.state import State
+from padiff.engine.where_they_lie import gap
 from padiff.records import (
     Call,
     Comparison,

@@ -23,7 +23,7 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle, Measured
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -215,6 +215,15 @@ class PaddleAdapter:
             return _share(host)
         return _share(host.view(view[0])).view(view[1])
 
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        return None  # elements are fetched
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        return None
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        return False
+
     def detach(self, tensor: Any) -> Any:
         return tensor.detach()
 
@@ -307,13 +316,12 @@ class PaddleAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return paddle_ops.WRAPPERS
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         if tensor.stop_gradient or tensor.dtype in _WHOLE:  # indices may claim to take gradients, and get none
             return None
 
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                callback(gradient.detach())
+        def hook(gradient: Any) -> Any:
+            return None if gradient is None else self._passed_on(callback, gradient)
 
         return _GradientHandle(tensor, tensor.register_hook(hook)._hook_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
@@ -32,6 +32,22 @@ class Handle(Protocol):
     """Something attached that can be taken off again."""
 
     def remove(self) -> None: ...
+
+
+class Measured(NamedTuple):
+    """How far two tensors are apart, as sums over all elements, which are finite."""
+
+    size: int
+    peak: float
+    """Largest ``abs(raw - base)``."""
+    gap_mean: float
+    base_mean: float
+    """Means of ``abs(raw - base)`` and ``abs(base)``."""
+    gap_rms: float
+    base_rms: float
+    raw_rms: float
+    excess: float
+    """Largest ``abs(raw - base) - rtol * abs(base)``, where an rtol was given."""
 
 
 class Adapter(Protocol):
@@ -108,6 +124,22 @@ class Adapter(Protocol):
 
     def to_numpy(self, tensor: Any) -> Array:
         """The elements on the host, sharing memory where possible; bfloat16 and fp8 as ml_dtypes."""
+        ...
+
+    # Tensors that are not on the host may be worked with where they lie. An adapter may leave these out: elements are
+    # fetched then.
+
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        """Sums over two tensors of one shape; None where they lie on the host, apart, or are not all finite."""
+        ...
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        """A copy, its numbers multiplied by factors that repeat, but for those beyond ``largest``; None on the host."""
+        ...
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        """Write one tensor's elements into another, where they differ; ``before`` is called first. False on the host,
+        where nothing was done."""
         ...
 
     def detach(self, tensor: Any) -> Any:
@@ -197,8 +229,10 @@ class Adapter(Protocol):
         """Files of decorators, which stand around the framework's functions on the stack."""
         ...
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
-        """Have ``callback`` called with the tensor's gradient in backward; None where it will have none."""
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
+        """Have ``callback`` called with the tensor's gradient in backward; None where it will have none.
+
+        What it returns, if anything, is what backward goes on with."""
         ...
 
     def substitute(

@@ -19,10 +19,10 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers, torch_ops
+from padiff.frameworks import containers, torch_device, torch_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle, Measured
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
@@ -153,6 +153,15 @@ class TorchAdapter:
         array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
         return array
 
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        return torch_device.measure(base, raw, rtol)
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        return torch_device.multiplied(tensor, factors, largest)
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        return torch_device.take(target, source, before)
+
     def detach(self, tensor: Any) -> Any:
         return tensor.detach()
 
@@ -253,14 +262,16 @@ class TorchAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return ()
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         if not tensor.requires_grad:
             return None
 
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                with torch._C.DisableTorchFunction():
-                    callback(gradient.detach() if gradient.requires_grad else gradient)
+        def hook(gradient: Any) -> Any:
+            if gradient is None:
+                return None
+            with torch._C.DisableTorchFunction():
+                other = callback(gradient.detach() if gradient.requires_grad else gradient)
+                return None if other is None else self.to_native(other).to(gradient)
 
         handle: Handle = tensor.register_hook(hook)
         return handle

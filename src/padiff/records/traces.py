@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from padiff.records.draws import Draw
 from padiff.records.plain import PlainData, record
@@ -80,6 +80,8 @@ class Call(PlainData):
     short name after a slash, its kind the name people know it by."""
     begun: int = -1
     """For an op or a tag: how many calls had begun before it, which tells what it stands between."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """For an op that was looked into: what it was given besides tensors, by name."""
     tag: bool = False
     """A tensor that the user marked, as the only output; its path is the module's with the tag's name after an @."""
 
