@@ -11,18 +11,18 @@ from padiff.records import UNORDERED, Slot
 
 
 def pair_slots(
-    base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False
+    base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False, counted: bool = False
 ) -> tuple[list[tuple[Slot, Slot]], list[Slot], list[Slot]]:
     """Pairs, and what is alone in base and in raw: by name where names agree, else in order, equal shapes first.
 
     ``loosely`` is for what modules are given: there each author passes what he needs, and shapes that have nothing to
-    do with each other say that the tensors haven't, either.
+    do with each other say that the tensors haven't, either. ``counted`` says that a tensor returned twice is two.
     """
     if len(base) == 1 and len(raw) == 1:
         return [(base[0], raw[0])], [], []
     if any(slot.name.startswith(UNORDERED) for slot in (*base, *raw)):
         return _by_values(_once(base), _once(raw)), [], []
-    if len(base) != len(raw):  # a cell may return its state twice: (h, (h, c)) is (h, c)
+    if len(base) != len(raw) and not counted:  # a cell may return its state twice: (h, (h, c)) is (h, c)
         base, raw = _once(base), _once(raw)
     names = {slot.name: slot for slot in raw}
     if len(base) == len(raw) and all(slot.name in names for slot in base):

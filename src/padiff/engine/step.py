@@ -23,6 +23,7 @@ from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
+from padiff.engine.lone_outputs import lone_outputs_of, with_lone_outputs
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
@@ -138,9 +139,10 @@ class Step:
             self.seen_into = second is not None
             if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
+        trees = (job.base.tree, job.raw.tree)
+        located = with_lone_outputs(located, done, trees)
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
-        trees = (job.base.tree, job.raw.tree)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
             self.after.keep_weights()
             drift = None if self.noise is None else Drift(base, self.noise)
@@ -187,7 +189,8 @@ class Step:
         wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
             phases, ("forward", "backward", "gradient")
         )
-        comparisons = [one for one in (*located.comparisons, *located.state) if one.phase in wanted]
+        lone, told = lone_outputs_of(located.pairs, job.base.tree, self.step, twins=self.twins, alike=located.alike)
+        comparisons = [one for one in (*located.comparisons, *lone, *located.state) if one.phase in wanted]
         found = [one for one in explained_places(located) if one.phase in wanted]
         if job.optimizers is not None and not found:
             state = State(job, self.plan, self.step)
@@ -206,10 +209,12 @@ class Step:
             scenes.found,
             located.pairs,
             tuple(comparisons),
-            located.unmatched,
+            (*located.unmatched, *told),
             located.alike,
         )
-        first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
+        trees = (job.base.tree, job.raw.tree)
+        found = with_lone_outputs(found, done, trees)
+        first = None if found else find_divergence(done, trees)
         return done, found if first is None else [explained_state(first, done, self.after)]
 
     def _fed(self, phases: str) -> Located:
