@@ -18,6 +18,7 @@ from typing import Any, Protocol, overload
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import Options, options_in, options_of
+from padiff.frameworks.lookup import class_of
 from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, Frame, ModuleNode, Slot
 
@@ -124,7 +125,7 @@ class OpLog:
         """Whether the ops of a call that begins are to be seen."""
         if self.wanted.calls is not None and index not in self.wanted.calls:
             return False
-        return type(module).__module__.partition(".")[0] != self._adapter.name
+        return class_of(self._adapter, module).__module__.partition(".")[0] != self._adapter.name
 
     # --- while the model runs
 

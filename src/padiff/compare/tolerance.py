@@ -85,6 +85,20 @@ def _calibrated(value: Calibration) -> Tolerance:
     return Tolerance(mode="auto", factor=float(value.factor), runs=value.runs)
 
 
+def predicting(tolerance: Tolerance, predicted: float, *, sums: bool) -> Tolerance:
+    """The tolerance for a tensor whose deviation was measured; written out, since it is made for every tensor."""
+    return Tolerance(
+        tolerance.rtol,
+        tolerance.atol,
+        tolerance.mode,
+        predicted,
+        tolerance.narrow,
+        tolerance.factor,
+        tolerance.runs,
+        sums,
+    )
+
+
 def rounding_bound(kind: Kind, base_rms: float) -> float:
     """The root mean square error that rounding explains; 0 for integers, which do not round."""
     factor = AUTO_FACTORS.get(kind.name, COARSE_FACTOR)

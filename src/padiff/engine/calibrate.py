@@ -14,6 +14,7 @@ from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.drift import relative_steps
+from padiff.engine.where_they_lie import gap
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, Slot, StepTrace, Value
 
@@ -141,13 +142,6 @@ def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slo
                 array = slot.value.numpy()
                 summing += ROUNDED * spacing_of(array.dtype) * slope * rms(array) * count
     return math.sqrt(total) + summing
-
-
-def gap(base: Value, other: Value) -> float:
-    """The root mean square of the difference; infinite where nothing can be predicted."""
-    if base.overwritten or other.overwritten or base.shape != other.shape or base.dtype != other.dtype:
-        return math.inf
-    return rms_gap(base.numpy(), other.numpy())
 
 
 def gaps(base: Mapping[str, Value | None], other: Mapping[str, Value | None]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from padiff.diagnose.own_code import Culprit, first_op, first_op_in_backward
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
+from padiff.frameworks.lookup import class_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     FIRST_OP,
@@ -140,7 +141,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
 
 def _has_code(live: LiveTree, node: int) -> bool:
     """Whether a module's class is not the framework's own."""
-    return type(live.modules[node]).__module__.partition(".")[0] != live.adapter.name
+    return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
 
 
 def _gradients_agree(base: Array, raw: Array) -> bool:

@@ -29,6 +29,10 @@ MOST_INNER = 8
 """Modules inside one whose weights are looked at."""
 
 
+REPEATED = 100.0
+"""An error so many times what base moves when it is shaken is none that base makes by itself."""
+
+
 class Reached(BaseException):
     """The place was reached: what comes after does not matter. Not an Exception, which the model's code may catch."""
 
@@ -141,7 +145,7 @@ class Scenes:
             raw_settings=settings_of(job.raw.adapter, raw_module),
             agrees=agreement(wrong),
             retry=lambda changes: self._retry(wrong, raw_node, changes),
-            repeats=lambda: self._repeats(base),
+            repeats=lambda: _moved_little(wrong) or self._repeats(base),
             tensor=wrong.name,
             gradients={
                 slot.name or "0": self.reference.arrivals[slot.tensor].numpy()
@@ -251,6 +255,11 @@ def run_again(
             raw.run(step, job.arguments()[1], loss_fn=job.losses[1], backward=backward, feeder=local, hooks=False)
 
     return run
+
+
+def _moved_little(wrong: Comparison) -> bool:
+    """Whether base made nearly the same once more, when it was shaken."""
+    return (wrong.outcome.ratio or 0.0) > REPEATED
 
 
 def _concerns(gap: DrawGap, base: str, raw: str) -> bool:
