@@ -58,7 +58,8 @@ def capture(
 
     ``kind``: ``"full"`` keeps whole tensors, ``"stats"`` a few hundred bytes of each, ``"hash"`` enough to tell whether
     two are equal bit by bit. ``calibrate`` runs dumped steps once more, shaken, so that a comparison knows what is
-    rounding; False never runs the model but when you do.
+    rounding; False never runs the model but when you do. With several processes it must be asked for, in all of them:
+    models that talk to each other run again together.
 
     With ``base``, the dump of another run, this one goes along with it: the model is filled with base's weights and
     called with base's inputs, unless ``weights`` or ``inputs`` is ``"keep"``, and ``sync=True`` feeds every module what
@@ -85,7 +86,7 @@ def capture(
         ops=WantedOps(options=True) if level == "op" else None,
         kind=kind,
         overwrite=overwrite,
-        calibrate=along is None if calibrate is None else calibrate,
+        calibrate=calibrate,
         alongside=along,
         randomness=randomness,
         progress=progress,

@@ -41,7 +41,7 @@ class Capture:
         ops: WantedOps | None = None,
         kind: Kind = "full",
         overwrite: bool = False,
-        calibrate: bool = True,
+        calibrate: bool | None = True,
         extra: Mapping[str, Any] | None = None,
         alongside: Alongside | None = None,
         randomness: Literal["replay", "own"] = "replay",
@@ -56,7 +56,9 @@ class Capture:
         """Number of the step that is running, or comes next."""
         self.live = live
         self.optimizer, self.only, self.ops = optimizer, only, ops
-        self.calibrates = calibrate and ranks == 1 and kind != "hash"
+        # Models that talk to each other can be run again only if all of them are: for the user to say.
+        wanted_here = ranks == 1 and alongside is None if calibrate is None else calibrate
+        self.calibrates = wanted_here and kind != "hash"
         self.holds = self.calibrates and kind == "full"
         """Whether the borders of calls are looked at, too."""
         self.keeps_draws = randomness == "replay" and kind == "full"

@@ -6,6 +6,7 @@ Nothing is left behind: weights, buffers, gradients and random numbers are after
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -35,8 +36,9 @@ from padiff.store.statistics import positions
 
 SAMPLED = 4096
 """Elements of a tensor by which two runs are held against each other."""
-MOST_HELD = 4 << 30
-"""Bytes of a step that may be held in memory to see the borders of its calls."""
+ALWAYS_HELD = 4 << 30
+"""Bytes of a step that may be held in memory to see the borders of its calls; more where a quarter of what is free
+allows."""
 MOST_PROBES = 4
 CLOSE = 1e-3
 """How near to what arrived at the outputs backward must lead when it is run again, relative."""
@@ -45,6 +47,15 @@ MOST_LOST = 0.05
 DIFFERENCES = 4.0
 """How much larger a loss's gradient is relative to its inputs, where it takes differences of them."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+def most_held() -> int:
+    """How many bytes of a step may be held in memory to see the borders of its calls."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not everywhere
+        return ALWAYS_HELD
+    return max(ALWAYS_HELD, free // 4)
 
 
 class Samples:

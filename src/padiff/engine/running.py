@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from padiff.engine.dumping import StepSink, plain_settings
 from padiff.engine.generators import States, moved_since, states
 from padiff.engine.local import Key, Reference
 from padiff.engine.moments import MOMENTS
-from padiff.engine.rehearsal import MOST_HELD, Rehearsal, Samples, repeatable, sampled
+from padiff.engine.rehearsal import Rehearsal, Samples, most_held, repeatable, sampled
 from padiff.engine.stored import numbered_slots
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.protocol import Handle
@@ -287,8 +287,9 @@ class Running:
         if capture.optimizer is not None:
             self._extra["optimizer"] = plain_settings(optimizer_settings_of(self._adapter, capture.optimizer))
             self._write_moments(sink, capture.optimizer)
+        unseen: Sequence[tuple[str, str]] | None = None
         if capture.keeps_draws and not self._unheard:
-            sink.step.heard(() if self._listener is None else self._listener.unseen)
+            unseen = () if self._listener is None else self._listener.unseen
         assert capture.statistics is not None
         sink.end(
             StepTrace(self.number, calls, {}, None, self._dumped(gradients), self._backward),
@@ -298,6 +299,7 @@ class Running:
             local=self._local,
             fed=self._fed,
             usage=None if self._uses is None else self._uses.usage(),
+            unseen=unseen,
             extra={**self._extra, **self._from_base(sink), "calls_of_the_model": self._calls},
         )
 
@@ -341,7 +343,7 @@ class Running:
             if self._listener is None:  # it may draw from a generator of its own
                 self._unheard = self._capture.draws = True
             return
-        if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
+        if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= most_held():
             found = rehearsal.reference(self.number, drift, backward=backward)
             if found is not None:
                 self._write_reference(*found)
