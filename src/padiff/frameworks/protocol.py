@@ -82,6 +82,10 @@ class Adapter(Protocol):
         """Whether a buffer is left out of saved states: the module makes it itself, whenever it is built."""
         ...
 
+    def written_as(self, module: Any) -> type | None:
+        """The class a module was written as, where a compiler has put another in its place; may be left out."""
+        ...
+
     def describe(self, module: Any) -> str:
         """The module in one line, without its children."""
         ...
@@ -192,12 +196,21 @@ class Adapter(Protocol):
         """Inside, compiled modules run in their eager form."""
         ...
 
+    def runs_in_parts(self, module: Any) -> bool:
+        """Whether a compiled module still knows which of its code belongs to which module: ``children`` are these
+        then, and attached to, they are called as the code is run. May be left out."""
+        ...
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``read`` is called with tensors as ops, or modules' own code, take them up."""
+        ...
+
+    def order_of_use(self, module: Any) -> list[Any]:
+        """The tensors that compiled code without readers takes up, first used first; may be left out."""
         ...
 
     # What a model draws. An adapter may leave this out: both models draw for themselves then.
@@ -256,6 +269,11 @@ class Adapter(Protocol):
     def no_grad(self) -> AbstractContextManager[Any]: ...
 
     def grad_enabled(self) -> bool: ...
+
+    def product_dtype(self, model: Any) -> str | None:
+        """The narrower format in which products of a model's numbers may be made where it lies: ``tf32``. An adapter
+        may leave it out."""
+        ...
 
     def autocast_dtype(self) -> str | None:
         """The dtype in which ops are computed here and now although their tensors have a wider one; None where they

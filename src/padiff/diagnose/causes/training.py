@@ -38,6 +38,16 @@ def stopped_gradient(divergence: Divergence) -> tuple[Cause, ...]:
     return (Cause("no gradient", f"{what}: a detach, a no_grad, a frozen parameter", 0.97),)
 
 
+def not_given(divergence: Divergence) -> tuple[Cause, ...]:
+    """Raw's own code gives a child nothing where base's gives it a tensor."""
+    wrong = divergence.comparison
+    if wrong.outcome.reason != "structure" or (wrong.phase, wrong.role) != ("forward", "input"):
+        return ()
+    name = wrong.name.rpartition(".")[2]
+    called = "mask" if "mask" in name else f"missing {name}" if name and not name.isdigit() else "missing input"
+    return (Cause(called, wrong.outcome.message, 0.95),)
+
+
 def masked_gradient(trial: Trial) -> Iterator[Cause]:
     """Some of raw's gradients are zero, the others are base's."""
     if trial.scene.phase not in ("backward", "gradient") or not trial.rich:
