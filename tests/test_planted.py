@@ -128,6 +128,27 @@ def test_lines_of_the_parents_own_code(frameworks: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("side", ["base", "raw"])
+@pytest.mark.parametrize("more", ["another", "the same"])
+def test_one_model_returns_more(
+    frameworks: tuple[str, str], side: str, more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the loss, which is made of it, and which differs for that alone."""
+    base, raw = twins(*frameworks)
+    after(base if side == "base" else raw, lambda out: (out, out + 1 if more == "another" else out))
+    result = padiff.compare(base, raw, batch(), weights="keep", tolerance=TOLERANCE)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase, result.divergence.role) == ("", "forward", "output")
+    assert str(result.divergence.comparison.outcome.message).endswith(f"exists in {side} only")
+    inputs = ({"x": batch()}, {"x": batch()})
+    bounds: dict[str, Any] = {"auto_init": False, "atol": 1e-5, "rtol": 1e-4}
+    assert padiff.auto_diff(base_model=base, raw_model=raw, inputs=inputs, **bounds) is False
+    log = capsys.readouterr().out
+    assert f"     output '1' (float32[7, 5]) exists in {side} only" in log
+    assert "Diff found in `Forward Stage` in step: 0" in log
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
 def test_loss(frameworks: tuple[str, str]) -> None:
     base, raw = twins(*frameworks)
     result = padiff.compare(

@@ -18,6 +18,7 @@ from typing import Any, Protocol, overload
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import Options, options_in, options_of
+from padiff.frameworks.lookup import class_of
 from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, Frame, ModuleNode, Slot
 
@@ -25,7 +26,8 @@ _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
 _USER, _FUNCTION, _WRAPPER, _LAYER, _END = range(5)
 """Whose code a frame is: the user's; a function of the framework; what stands around one; one of its layers; padiff's
 own, whose ops are nobody's business."""
-_WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py")
+_ADAPTERS = tuple(f"frameworks{os.sep}{name}.py" for name in ("torch", "paddle"))
+_WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py", "paddle_draws.py", *_ADAPTERS)
 """Our own files that stand between an op and who called it."""
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")
 
@@ -54,8 +56,9 @@ class WantedOps:
     calls: frozenset[int] | None = None
     """In the code of these calls only, by index; None for all."""
     stacks: bool = False
-    """Whether all of the user's lines that led to an op are kept, not only the innermost, and what it was given besides
-    tensors."""
+    """Whether all of the user's lines that led to an op are kept, not only the innermost."""
+    options: bool = False
+    """Whether it is kept what ops were given besides tensors."""
 
 
 class Opened:
@@ -122,7 +125,7 @@ class OpLog:
         """Whether the ops of a call that begins are to be seen."""
         if self.wanted.calls is not None and index not in self.wanted.calls:
             return False
-        return type(module).__module__.partition(".")[0] != self._adapter.name
+        return class_of(self._adapter, module).__module__.partition(".")[0] != self._adapter.name
 
     # --- while the model runs
 
@@ -161,9 +164,11 @@ class OpLog:
                 inputs += [self._first_given(one, None) for one in argument if is_tensor(one)]
         if self.wanted.stacks:
             begun = Opened(op, name, outer, self._stack(frame), 0, running.entered, inputs)
+        else:
+            begun = Opened(op, name, outer, frame.f_code, frame.f_lineno, running.entered, inputs)
+        if self.wanted.options:
             begun.options = options_of(op, args, kwargs) if outer is None else options_in(outer)
-            return begun
-        return Opened(op, name, outer, frame.f_code, frame.f_lineno, running.entered, inputs)
+        return begun
 
     def end(self, opened: Opened, output: Any, args: tuple[Any, ...]) -> None:
         seen: list[Opened] | None = self._running.open_calls[-1].ops

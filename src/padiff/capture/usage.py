@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -43,6 +43,7 @@ class UseWatch:
         self._kept: list[Any] = []  # while they are held, nobody else gets their memory
         self._node_of = live.node_of()
         self._clock = 0
+        self._order_of_use: Callable[[Any], Iterable[Any]] = getattr(live.adapter, "order_of_use", _nobody_tells)
 
     @contextmanager
     def watching(self, but: Any = None) -> Iterator[None]:
@@ -73,6 +74,8 @@ class UseWatch:
             self._calls[node] = now = self._tick()
             if keys:
                 self._ready[node] = max(self._seen.setdefault(key, now) for key in keys)
+        for tensor in self._order_of_use(module):
+            self._on_read(tensor)
         for path in self._owned.get(id(module), ()):
             self._called.setdefault(path, self._tick())
 
@@ -91,6 +94,10 @@ class UseWatch:
             for path in same if known else ():
                 used.setdefault(path, min(known))
         return Usage(used, self._calls, self._made, self._ready, self._times, outputs)
+
+
+def _nobody_tells(module: Any) -> Iterable[Any]:
+    return ()
 
 
 def first_use(live: LiveTree, arguments: Arguments) -> Usage:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.masks import masked_alike, without_masked
 from padiff.compare.measure import rms_gap
+from padiff.compare.tolerance import predicting
 from padiff.engine.beside import Beside
 from padiff.engine.blame import Blame, comparable, family
 from padiff.engine.gallery import Gallery
@@ -29,6 +31,7 @@ from padiff.records import (
     Call,
     Comparison,
     Fault,
+    Numbers,
     Outcome,
     Phase,
     Role,
@@ -53,6 +56,17 @@ class Reference:
     arrivals: Mapping[int, Value]
     noise: Mapping[Key, float] = field(default_factory=dict)
     """How far rounding alone moves each of these."""
+    gradients_later: bool = False
+    """Only forward's noise is known so far: gradients are held against the least that rounding explains anywhere."""
+
+
+class Unsettled(NamedTuple):
+    """Two gradients of which it is not known yet whether they differ."""
+
+    outcome: Outcome
+    key: Key
+    base: Array
+    raw: Array
 
 
 class LocalRun:
@@ -85,6 +99,12 @@ class LocalRun:
         """Raw's call and tensor to what the call is to send back to it, until it does."""
         self._reached: set[int] = set()
         """Raw calls to whose outputs a gradient came back."""
+        self._handed: dict[int, int | None] = {}
+        """Tensor of raw to base's that was handed on in its place; None where several were."""
+        self._sizes: dict[int, Numbers] = {}
+        """Tensor of base to what was found when it was compared first."""
+        self.unsettled: list[Unsettled] = []
+        """Gradients that are more than the least apart, while base's noise is not known."""
         self._blame = Blame()
 
     @property
@@ -114,6 +134,8 @@ class LocalRun:
                 self._blame.misfed.add(call.index)
             if arranged is None or not _same_family(arranged, other.value):
                 continue
+            if not self._backward and self._is_handed(one, other):
+                continue  # it is base's as it is
             if not outcome.agrees and other is not call.inputs[0] and self._besides(one, other):
                 continue
             if not outcome.agrees and self._beside.begins_elsewhere(base, call):
@@ -149,7 +171,7 @@ class LocalRun:
         one, other = base.inputs[0], call.inputs[0]
         if not _floating(one.value) or not comparable(one.value, other.value):
             return
-        tolerance = self._allowed(self._key("forward", "input", base, one))
+        tolerance = self.allowed(self._key("forward", "input", base, one))
         if not compare_arrays(np.sort(one.value.numpy(), None), np.sort(other.value.numpy(), None), tolerance).agrees:
             self._blame.misfed.add(call.index)
 
@@ -213,6 +235,9 @@ class LocalRun:
 
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
         tracked = self._backward and one.tracked
+        if arranged.shape == one.value.shape:
+            known = self._handed.setdefault(other.origin, one.origin)
+            self._handed[other.origin] = one.origin if known == one.origin else None
         feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
@@ -270,8 +295,11 @@ class LocalRun:
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
     ) -> Array | None:
-        one, other = replace(one, value=expected), replace(other, value=gradient)
-        _, arranged = self._compare("backward", role, base, call, one, other, role)
+        one = Slot(one.name, one.tensor, expected, one.tracked, one.stands_for)
+        other = Slot(other.name, other.tensor, gradient, other.tracked, other.stands_for)
+        outcome, arranged = self._compare("backward", role, base, call, one, other, role)
+        if self._change is None and outcome.verdict == "equal" and expected.shape == gradient.shape:
+            return None  # it is base's as it is
         return None if arranged is None else self._changed(arranged)
 
     # --- comparing
@@ -282,12 +310,14 @@ class LocalRun:
         key = self._key(phase, role, base, one)
         if self._look is not None:
             self._look(phase, role, call.index, other.name or one.name, other.value)
+        if phase == "forward" and role == "input" and self._is_handed(one, other):
+            return self._compare_handed(key, base, call, one, other)
         expected, found = one.value.numpy(), other.value.numpy()
         if self._change is not None:  # base beside itself: how far things move is all that is asked
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
-        tolerance = self._allowed(key)
+        tolerance = self.allowed(key)
         if role == "input" and phase == "forward":
             expected = masked_alike(expected, found)
         rest = without_masked(expected, found) if call.tag and phase == "forward" else None
@@ -298,17 +328,44 @@ class LocalRun:
         )
         if rest is not None:
             arranged = None if arranged is None else one.value.numpy()
+        if phase == "forward" and outcome.numbers is not None:
+            self._sizes.setdefault(one.origin, outcome.numbers)
         if phase == "backward" and self._saturation.explains(role, base, outcome):
             message = f"{outcome.message}; rounding of a gradient that hardly gets through"
             outcome = replace(outcome, verdict="rounding", reason=None, message=message)
         if self._gallery is not None and not outcome.agrees:
             self._gallery.see(phase, outcome, expected, found)
+        if self._reference.gradients_later and phase == "backward" and outcome.reason == "values":
+            found = np.array(found)  # of a gradient nobody keeps
+            self.unsettled.append(Unsettled(outcome, key, expected if arranged is None else arranged, found))
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
         if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
             self._blame.accuse(phase, role, base, call, one, other, comparison, kind, arranged)
         return outcome, arranged
+
+    def _is_handed(self, one: Slot, other: Slot) -> bool:
+        """Whether a call is given base's tensor just as it was handed on to it."""
+        mine = other.origin != other.tensor and self._handed.get(other.origin) == one.origin
+        return mine and one.value.shape == other.value.shape and one.value.dtype == other.value.dtype
+
+    def _compare_handed(self, key: Key, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
+        """What was replaced already is equal by rights, or moved as far as it is moved everywhere."""
+        expected = one.value.numpy()
+        if self._change is not None:
+            moved = rms_gap(expected, other.value.numpy())
+            self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
+            return SAME, expected
+        outcome = SAME
+        known = self._sizes.get(one.origin)
+        if known is not None:
+            ulp = 0 if _floating(one.value) else None
+            sizes = (known.base_mean_abs, 0.0, known.base_rms, 1.0)
+            numbers = Numbers(known.size, 0.0, 0.0, *sizes, mismatched=0, max_rel=0.0, max_ulp=ulp)
+            outcome = replace(SAME, numbers=numbers, predicted=self.allowed(key).predicted)
+        self.comparisons.append(self._comparison("forward", "input", base, call, one, other, outcome))
+        return outcome, expected
 
     def _comparison(
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
@@ -331,15 +388,19 @@ class LocalRun:
     def _key(self, phase: Phase, role: Role, base: Call, one: Slot) -> Key:
         return (phase, role, base.index if (phase, role) == ("backward", "input") else -1, one.tensor)
 
-    def _allowed(self, key: Key) -> Tolerance:
-        if not self._reference.noise:
-            return self._tolerance
+    def allowed(self, key: Key, noise: Mapping[Key, float] | None = None) -> Tolerance:
+        """What may differ there, by base's noise; by other noise than the reference's, if it is given."""
         phase, role, index, tensor = key
-        found = [self._reference.noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
+        if noise is None and self._reference.gradients_later and phase == "backward":
+            return predicting(self._tolerance, 0.0, sums=True)
+        noise = self._reference.noise if noise is None else noise
+        if not noise:
+            return self._tolerance
+        found = [noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
         known = [noise for noise in found if noise is not None and math.isfinite(noise)]
         if not known:
             return self._tolerance
-        return replace(self._tolerance, predicted=max(known), sums=phase == "backward")
+        return predicting(self._tolerance, max(known), sums=phase == "backward")
 
     def finish(self) -> None:
         """The run is over: who was to blame is decided."""

@@ -29,8 +29,21 @@ MOST_INNER = 8
 """Modules inside one whose weights are looked at."""
 
 
+REPEATED = 100.0
+"""An error so many times what base moves when it is shaken is none that base makes by itself."""
+
+
 class Reached(BaseException):
     """The place was reached: what comes after does not matter. Not an Exception, which the model's code may catch."""
+
+
+@dataclass(frozen=True)
+class RecordedOps:
+    """What modules' own code did in two runs that are over, for who cannot run them again."""
+
+    traces: tuple[StepTrace, StepTrace]
+    noise: Mapping[int, float]
+    """How far rounding moves base's tensors."""
 
 
 @dataclass
@@ -52,6 +65,8 @@ class Scenes:
     """Random draws that do not correspond."""
     feeder: Callable[[bool], LocalRun] | None = None
     """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
+    recorded: RecordedOps | None = None
+    """Where nothing can run: the ops that were recorded, if any."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
@@ -131,7 +146,7 @@ class Scenes:
             raw_settings=settings_of(job.raw.adapter, raw_module),
             agrees=agreement(wrong),
             retry=lambda changes: self._retry(wrong, raw_node, changes),
-            repeats=lambda: self._repeats(base),
+            repeats=lambda: _moved_little(wrong) or self._repeats(base),
             tensor=wrong.name,
             gradients={
                 slot.name or "0": self.reference.arrivals[slot.tensor].numpy()
@@ -254,6 +269,11 @@ def run_again(
             raw.run(step, job.arguments()[1], loss_fn=job.losses[1], backward=backward, feeder=local, hooks=False)
 
     return run
+
+
+def _moved_little(wrong: Comparison) -> bool:
+    """Whether base made nearly the same once more, when it was shaken."""
+    return (wrong.outcome.ratio or 0.0) > REPEATED
 
 
 def _concerns(gap: DrawGap, base: str, raw: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from padiff.compare.tolerance import spacing
 from padiff.engine.job import Job
@@ -16,7 +17,15 @@ def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance
 
     A few tensors in another dtype are a difference like any other."""
     dtypes = main_dtype(base), main_dtype(raw)
-    return tolerance if None in dtypes or dtypes[0] == dtypes[1] else _narrowed(tolerance, dtypes)
+    differ = None not in dtypes and dtypes[0] != dtypes[1]
+    products = [product_dtype(live) for live in (base, raw)]
+    return _narrowed(tolerance, (*products, *dtypes) if differ else products)
+
+
+def product_dtype(live: LiveTree) -> str | None:
+    """The narrower format in which a model's products may be made where it lies."""
+    ask: Callable[[Any], str | None] | None = getattr(live.adapter, "product_dtype", None)
+    return None if ask is None else ask(live.model)
 
 
 def with_widths(job: Job) -> Job:

@@ -40,6 +40,8 @@ class _Watchers(threading.local):
 
     def __init__(self) -> None:
         self.around: list[Around] = []
+        self.unseen = 0
+        """How many times over nobody is to see what is called."""
         self.writes: list[Callable[[Any], None]] = []
 
 
@@ -63,15 +65,16 @@ def intercepted(around: Around) -> Iterator[None]:
 
 
 class Unseen:
-    """Inside, what this thread calls is nobody's business: padiff's own work, amid the model's."""
+    """Inside, what this thread calls is nobody's business: padiff's own work, amid the model's. Watchers that come
+    inside stay, and see what is called afterwards."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ()
 
     def __enter__(self) -> None:
-        self._kept, _watchers.around = _watchers.around, []
+        _watchers.unseen += 1
 
     def __exit__(self, *_: object) -> None:
-        _watchers.around = self._kept
+        _watchers.unseen -= 1
 
 
 @contextmanager
@@ -163,7 +166,7 @@ def _replacement(op: Any, name: str) -> Callable[..., Any]:
     @functools.wraps(op)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         around = watchers.around
-        if not around:
+        if not around or watchers.unseen:
             return plain(*args, **kwargs)
         run = plain
         for one in around[:-1]:

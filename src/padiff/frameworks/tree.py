@@ -10,7 +10,7 @@ from typing import Any
 
 from padiff.frameworks.environment import environment_of
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.lookup import layer_spec
+from padiff.frameworks.lookup import class_of, layer_spec
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
@@ -34,7 +34,7 @@ class LiveTree:
         return found
 
     def layer_spec(self, index: int) -> LayerSpec | None:
-        return layer_spec(self.adapter, type(self.modules[index]))
+        return layer_spec(self.adapter, class_of(self.adapter, self.modules[index]))
 
     def parameters(self) -> dict[str, Any]:
         """Every parameter under its first path."""
@@ -87,9 +87,14 @@ def main_dtype(live: LiveTree) -> str | None:
 def module_tree(adapter: Adapter, model: Any, name: str | None = None) -> LiveTree:
     """Read the modules of ``model`` in definition order; one under two paths appears under both."""
     found: list[tuple[ModuleNode, Any]] = []
+    unpacked = getattr(adapter, "model_of", None)
+    model = model if unpacked is None else unpacked(model)
     _visit(adapter, model, "", -1, frozenset(), found)
     tree = ModuleTree(
-        adapter.name, name or type(model).__name__, tuple(node for node, _ in found), environment_of(adapter, model)
+        adapter.name,
+        name or class_of(adapter, model).__name__,
+        tuple(node for node, _ in found),
+        environment_of(adapter, model),
     )
     return LiveTree(adapter, model, tree, tuple(module for _, module in found))
 
@@ -117,11 +122,12 @@ def _visit(
 
 
 def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> ModuleNode:
-    spec = layer_spec(adapter, type(module))
+    cls = class_of(adapter, module)
+    spec = layer_spec(adapter, cls)
     return ModuleNode(
         index=index,
         path=path,
-        kind=type(module).__name__,
+        kind=cls.__name__,
         layer=spec.layer if spec else None,
         parent=parent,
         children=(),
