@@ -23,7 +23,8 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
+from padiff.frameworks.patches import replaced
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, OpWatcher
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -117,6 +118,8 @@ class PaddleAdapter:
 
     def is_model(self, thing: Any) -> bool:
         return isinstance(thing, paddle.nn.Layer)
+
+    tensor_type = paddle.Tensor
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, paddle.Tensor)
@@ -293,10 +296,8 @@ class PaddleAdapter:
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)
 
-    def watch_ops(
-        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
-    ) -> AbstractContextManager[None]:
-        return paddle_ops.watching(begin, end, about_to_write)
+    def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return paddle_builtins.watching_ops(watcher, about_to_write)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return paddle_ops.op_name(op, function, several)
@@ -308,14 +309,14 @@ class PaddleAdapter:
         return paddle_ops.WRAPPERS
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
-        if tensor.stop_gradient or tensor.dtype in _WHOLE:  # indices may claim to take gradients, and get none
+        if tensor.stop_gradient:
             return None
 
         def hook(gradient: Any) -> None:
             if gradient is not None:
-                callback(gradient.detach())
+                callback(gradient if gradient.is_leaf else gradient.detach())
 
-        return _GradientHandle(tensor, tensor.register_hook(hook)._hook_id)
+        return _GradientHandle(weakref.ref(tensor), tensor._register_grad_hook(hook))
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
@@ -450,20 +451,19 @@ def _eagerly() -> Iterator[None]:
 
 @contextmanager
 def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
-    owner, thread = paddle.amp.AmpScaler, threading.get_ident()
-    original = owner.scale
+    thread = threading.get_ident()
 
-    def reporting(scaler: Any, var: Any) -> Any:
-        found = original(scaler, var)
-        if threading.get_ident() == thread and scaler.is_enable():
-            scaled(float(scaler._scale))
-        return found
+    def wrap(original: Any) -> Any:
+        def reporting(scaler: Any, var: Any) -> Any:
+            found = original(scaler, var)
+            if threading.get_ident() == thread and scaler.is_enable():
+                scaled(float(scaler._scale))
+            return found
 
-    owner.scale = reporting
-    try:
+        return reporting
+
+    with replaced([(paddle.amp.AmpScaler, "scale", wrap)]):
         yield
-    finally:
-        owner.scale = original
 
 
 class _GradientHandle:
@@ -472,8 +472,10 @@ class _GradientHandle:
     paddle 3.3's own handle holds the tensor, and warns when an in-place op has moved the hook away.
     """
 
+    __slots__ = ("_hook", "_tensor")
+
     def __init__(self, tensor: Any, hook: int) -> None:
-        self._tensor, self._hook = weakref.ref(tensor), hook
+        self._tensor, self._hook = tensor, hook
 
     def remove(self) -> None:
         tensor = self._tensor()
@@ -525,17 +527,16 @@ def _from_numpy(array: Array) -> Any:
 @contextmanager
 def _reading(read: Callable[[Any], None]) -> Iterator[None]:
     """Parameters and buffers are fetched from a layer by name, which is seen where the layer class looks them up."""
-    original = paddle.nn.Layer.__getattr__
     thread = threading.get_ident()
 
-    def reporting(layer: Any, name: str) -> Any:
-        value = original(layer, name)
-        if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
-            read(value)
-        return value
+    def wrap(original: Any) -> Any:
+        def reporting(layer: Any, name: str) -> Any:
+            value = original(layer, name)
+            if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
+                read(value)
+            return value
 
-    paddle.nn.Layer.__getattr__ = reporting
-    try:
+        return reporting
+
+    with replaced([(paddle.nn.Layer, "__getattr__", wrap)]):
         yield
-    finally:
-        paddle.nn.Layer.__getattr__ = original

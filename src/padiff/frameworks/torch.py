@@ -22,10 +22,11 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, OpWatcher
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
+from padiff.frameworks.torch_gradients import on_gradient
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -63,6 +64,8 @@ class TorchAdapter:
 
     def is_model(self, thing: Any) -> bool:
         return isinstance(thing, torch.nn.Module)
+
+    tensor_type = torch.Tensor
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor)
@@ -156,7 +159,10 @@ class TorchAdapter:
         return tensor.detach().clone()
 
     def version(self, tensor: Any) -> int:
-        return 0 if tensor.is_inference() else int(tensor._version)
+        try:
+            return tensor._version
+        except RuntimeError:  # one made in inference mode
+            return 0
 
     def storage(self, tensor: Any) -> int:
         try:
@@ -235,10 +241,8 @@ class TorchAdapter:
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return watching(dice, self.to_numpy, self.to_native)
 
-    def watch_ops(
-        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
-    ) -> AbstractContextManager[None]:
-        return torch_ops.watching(begin, end, _WriteWatch(about_to_write).tell, _may_write)
+    def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return torch_ops.watching(watcher, _WriteWatch(about_to_write).tell, _written_position)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return torch_ops.op_name(op, function, several)
@@ -249,17 +253,7 @@ class TorchAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return ()
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
-        if not tensor.requires_grad:
-            return None
-
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                with torch._C.DisableTorchFunction():
-                    callback(gradient.detach())
-
-        handle: Handle = tensor.register_hook(hook)
-        return handle
+    on_gradient = staticmethod(on_gradient)
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
@@ -511,10 +505,6 @@ _IN_PLACE_OPERATORS = frozenset(
 ) | {"__setitem__", "__set__"}
 _ALWAYS = -1
 _positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
-
-
-def _may_write(func: Any) -> bool:
-    return _written_position(func) is not None
 
 
 def _written_position(func: Any) -> int | None:
