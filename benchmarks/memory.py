@@ -4,11 +4,13 @@ The kernel's own high-water mark of resident memory is reset after the models we
 smallest inputs, so what remains is what the run itself takes: activations, gradients, and what is held to compare.
 
 The C library keeps freed blocks for later and cuts them up, by how much depends on their order: the same run differs by
-a quarter. A child is told to give them back at once, so that what is counted is what is held at one time.
+a quarter. A child is told to give them back at once, and gives back what the first run left in between, so that what
+is counted is what is held at one time.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -53,10 +55,18 @@ def here(case: Case, run: str) -> Peak:
     pair = build(case)
     small = dataclasses.replace(case, batch=2, length=min(case.length, 8))
     RUNS[run](Pair(pair.torch_model, pair.paddle_model, *inputs(small)))
+    _give_back()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
     before = _status("VmRSS")
     RUNS[run](pair)
     return Peak(before, _status("VmHWM"))
+
+
+def _give_back() -> None:
+    """Free blocks between those in use go back to the system, see malloc_trim(3); other C libraries keep none."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _status(name: str) -> float:

@@ -30,7 +30,8 @@ class Room:
 COMPOSER = Room(EVERYBODY, DEPENDENCIES)
 
 ROOMS = {
-    "records": Room(packages=frozenset({"numpy"})),
+    # typing_extensions for type checkers only, which bring it along.
+    "records": Room(packages=frozenset({"numpy", "typing_extensions"})),
     "errors": Room(),
     "frameworks": Room(NEUTRAL, DEPENDENCIES | FRAMEWORKS),
     "align": Room(NEUTRAL, ARRAYS),

@@ -40,6 +40,7 @@ def capture(
     weights: Literal["copy", "keep"] | None = None,
     inputs: Literal["copy", "keep"] | None = None,
     sync: bool = False,
+    randomness: Literal["replay", "own"] = "replay",
     rules: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Capture:
@@ -59,8 +60,9 @@ def capture(
 
     With ``base``, the dump of another run, this one goes along with it: the model is filled with base's weights and
     called with base's inputs, unless ``weights`` or ``inputs`` is ``"keep"``, and ``sync=True`` feeds every module what
-    base's was fed, so that each is judged by itself. ``rules`` are those of ``compare``. The steps are base's then,
-    unless said otherwise.
+    base's was fed, so that each is judged by itself. What base drew at random (masks of dropout, noise) is in its dump,
+    and the model is given it in place of its own draws; ``randomness="own"`` neither records nor replays. ``rules`` are
+    those of ``compare``. The steps are base's then, unless said otherwise.
 
     The dump is there when the block ends, whole. Where the block raises, there is none.
     """
@@ -69,7 +71,9 @@ def capture(
     if level == "op":
         raise NotAvailableError('capture(level="op") is not in this version yet', "dumps hold calls of modules today")
     live = module_tree(adapter_of_model(model, "model"), model)
-    along = _alongside(live, base, weights, inputs, sync, rules)
+    if randomness not in ("replay", "own"):
+        raise ArgumentError(f"randomness is {randomness!r}, expected 'replay' or 'own'")
+    along = _alongside(live, base, weights, inputs, sync, randomness, rules)
     if along is not None and steps is None and every == 1:
         steps = sorted(along.steps)
     return Capture(
@@ -82,11 +86,20 @@ def capture(
         overwrite=overwrite,
         calibrate=along is None if calibrate is None else calibrate,
         alongside=along,
+        randomness=randomness,
         progress=progress,
     )
 
 
-def _alongside(live: LiveTree, base: Any, weights: Any, inputs: Any, sync: bool, rules: Any) -> Alongside | None:
+def _alongside(
+    live: LiveTree,
+    base: Any,
+    weights: Any,
+    inputs: Any,
+    sync: bool,
+    randomness: Literal["replay", "own"],
+    rules: Any,
+) -> Alongside | None:
     for name, value in (("weights", weights), ("inputs", inputs)):
         if value not in (None, "copy", "keep"):
             raise ArgumentError(f"{name} is {value!r}, expected 'copy' or 'keep'")
@@ -101,7 +114,9 @@ def _alongside(live: LiveTree, base: Any, weights: Any, inputs: Any, sync: bool,
     tolerance = with_width(Tolerance(mode="auto"), stored, live)
     found = rules_of(rules, stored, live)
     copied = weights != "keep", inputs != "keep"
-    return Alongside(dump, live, tolerance, found, weights=copied[0], inputs=copied[1], sync=sync)
+    return Alongside(
+        dump, live, tolerance, found, weights=copied[0], inputs=copied[1], sync=sync, randomness=randomness
+    )
 
 
 def load(path: str | Path) -> Dump:

@@ -67,6 +67,20 @@ def plus(rng: Rng, e: Any, f: Any, **fields: Any) -> dict[str, Any]:
     return {"expected": e, "found": f} | fields | {"around": around | fields.get("around", {})}
 
 
+@fault("pooling")
+def another_pool(rng: Rng) -> dict[str, Any]:
+    x = rng.normal(size=(2, 4, 6, 2, 6, 2))
+    layers = {"layer": "avg_pool2d", "raw_layer": "max_pool2d"}
+    return {"expected": x.mean(axis=(3, 5)), "found": x.max(axis=(3, 5))} | layers
+
+
+@fault("zeroed")
+def indices_zeroed(rng: Rng) -> dict[str, Any]:
+    ids = rng.integers(0, 2, size=(3, 9))
+    ids[0, 0] = 1
+    return {"expected": ids, "found": 0 * ids}
+
+
 # ------------------------------------------------------------------ arithmetic
 
 
@@ -513,6 +527,17 @@ def table(base: float, pairing: str = "halves", function: Any = np.cos) -> Any:
     angles = np.arange(14)[:, None] * base ** (-np.arange(8) / 8)
     doubled = np.concatenate([angles, angles], -1) if pairing == "halves" else np.repeat(angles, 2, -1)
     return function(doubled)[None]
+
+
+@fault("rope pairing")
+def rope_mixed(rng: Rng) -> dict[str, Any]:
+    """Tables laid out for halves, pairs formed of neighbours."""
+    x = rng.normal(size=(2, 4, 14, 16))
+    cos, sin = table(1e4)[0], table(1e4, function=np.sin)[0]
+    halves = np.concatenate([-x[..., 8:], x[..., :8]], -1)
+    neighbours = np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+    around = {"q": x, "cosines": cos, "sines": sin}
+    return plus(rng, x * cos + halves * sin, x * cos + neighbours * sin, around=around)
 
 
 @fault("rope base")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ pairs = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong while a cause is looked for shows here."""
     monkeypatch.setattr(why, "FORGIVEN", ())
+    monkeypatch.setattr(sys.modules["padiff.diagnose.causes.explain"], "FORGIVEN", ())
 
 
 def compared(base: Any, raw: Any, *, weights: Any = "copy", inputs: Any = None, **more: Any) -> Divergence:

@@ -72,6 +72,24 @@ def test_other_dtypes() -> None:
     assert turned.cells == ((2.0,),)
 
 
+def test_a_long_one_is_counted_whole() -> None:
+    error = np.full(200_000, 1e-3)
+    error[:70_000] = 1e-6
+    error[150_000:] = 0.0
+    error[-1] = 1.0
+    found = picture_of(np.zeros_like(error), error)
+    assert found is not None
+    assert (found.low, found.high, found.equal) == (-6.0, 0.0, 49_999)
+    assert found.counts == (70_000, *[0] * 15, 80_000, *[0] * 14, 1)
+
+
+@pytest.mark.parametrize("error", [1.0, 0.0123456, 9.996e-7, 4.5678e-13, 1.2345e-31, 123456.0, 6.78e25])
+def test_cells_are_rounded_to_three_digits(error: float) -> None:
+    found = picture_of(np.zeros(2), np.array([0.0, error]))
+    assert found is not None
+    assert found.cells == ((0.0, float(f"{error:.3g}")),)
+
+
 def test_nothing_to_draw() -> None:
     assert picture_of(np.zeros(3), np.zeros(4)) is None
     assert picture_of(np.zeros(0), np.zeros(0)) is None

@@ -9,8 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.records import Array, Call, Frame, ModuleNode, ModuleTree, Slot, StepTrace, TensorSpec
-from padiff.store import Dump, DumpWriter, Facts, LostValue, StoredValue
+from padiff.records import Array, Call, Draw, Frame, ModuleNode, ModuleTree, Slot, StepTrace, TensorSpec
+from padiff.store import Dump, DumpWriter, Facts, LostValue, StoredDraw, StoredValue
 from padiff.store.writer import Kind
 
 FACTS = Facts("torch", "2.13.0", "Net", created="2026-01-01T00:00:00+00:00", padiff="1.0", python="3.11.7")
@@ -101,9 +101,12 @@ def write(
                 getattr(step, name)(value)
             step.before({"first.weight": np.zeros((3, 4), np.float32)}, {"count": np.array(step.step - 1)})
             step.borders({(0, 1): np.ones(3)}, {1: np.full(3, 2.0)})
-            step.draw("dropout", np.array([0, 1], np.uint8), "first")
+            mask = np.arange(11).reshape(11, 1) % 3 == 0
+            step.draw(Draw("mask", mask, {"keep": 0.25}, op="aten.bernoulli_", call=1, path="first", clock=2))
+            step.draw(Draw("uniform", np.linspace(1, 2, 3, dtype=np.float32), {}, 1.0, 2.0, event=mask[:3], chance=0.5))
+            step.heard([("aten.mystery", "last")])
             if more:
-                step.draw("normal", np.ones(2))
+                step.draw(Draw("gaussian", np.ones(2), call=-1))
             step.end(ran_backward=True)
     return path
 
@@ -141,11 +144,23 @@ def contents(path: Path) -> Mapping[str, Any]:
                 "contributions": [(n, plain(v)) for n, v in step.borders.contributions.items()] if step.borders else [],
                 "arrivals": [(n, plain(v)) for n, v in step.borders.arrivals.items()] if step.borders else [],
                 "arguments": plain(step.arguments),
-                "draws": [(d.name, d.path, plain(d.value)) for d in step.draws],
+                "draws": [
+                    (d.kind, d.parameters, d.loc, d.scale, d.op, d.call, d.path, d.clock, d.chance, drawn(d))
+                    for d in step.draws
+                ],
+                "unseen": step.unseen,
                 "noise": str(step.noise),
                 "extra": step.extra,
             }
     return found
+
+
+def drawn(draw: StoredDraw) -> Any:
+    """The numbers of a draw, or what is kept of them."""
+    if draw.numbers.value.kind == "full":  # type: ignore[attr-defined]
+        read = draw.load()
+        return read.value.tolist(), None if read.event is None else read.event.tolist()
+    return [one and one.shape for one in (draw.numbers, draw.event)], [plain(value) for value in draw.values()]
 
 
 def plain(value: Any) -> Any:

@@ -78,8 +78,16 @@ def test_facts_tree_and_extras_come_back(tmp_path: Path) -> None:
     assert step.noise["tensors"]["1"] == 1e-7
     assert np.isnan(step.noise["tensors"]["3"])
     assert step.extra == {"lr": 0.1, "tags": ["a"]}
-    assert step.draws[0].name == "dropout"
-    assert step.draws[0].path == "first"
+    assert step.heard and step.unseen == (("aten.mystery", "last"),)
+    mask, uniform = (draw.load() for draw in step.draws)
+    assert np.array_equal(mask.value, np.arange(11).reshape(11, 1) % 3 == 0) and mask.value.dtype == np.bool_
+    assert (mask.kind, mask.keep, mask.op, mask.call, mask.path, mask.clock, mask.event) == (
+        *("mask", 0.25, "aten.bernoulli_", 1, "first", 2),
+        None,
+    )
+    assert (uniform.loc, uniform.scale, uniform.call, uniform.chance) == (1.0, 2.0, -1, 0.5)
+    assert uniform.value.tolist() == [1.0, 1.5, 2.0] and uniform.value.dtype == np.float32
+    assert uniform.event is not None and uniform.event.tolist() == [[True], [False], [False]]
     assert step.buffers["count"].numpy() == 1
 
 

@@ -90,17 +90,16 @@ class Listener:
         found = self.decided(how, numbers, bound)
         if found is not None:
             undecided, chance = found
-            draw = self.draws[undecided.draw]
-            self.draws[undecided.draw] = replace(draw, event=np.array(result) != 0, chance=chance)
+            self.decide(undecided, result, chance)
         return None
 
     # --- shared with those who do more
 
     def note(self, drawn: Drawn) -> Draw:
         """Keep the draw with its place."""
-        value, loc, scale = np.array(drawn.value), drawn.loc, drawn.scale
+        value, loc, scale = plain_numbers(drawn, np.array(drawn.value)), drawn.loc, drawn.scale
         if not isinstance(loc, (int, float)) or not isinstance(scale, (int, float)):
-            value, loc, scale = (value.astype(np.float64) - loc) / scale, 0.0, 1.0
+            loc, scale = 0.0, 1.0
         call = self._open[-1] if self._open else None
         draw = Draw(
             kind=drawn.kind,
@@ -115,6 +114,11 @@ class Listener:
         )
         self.draws.append(draw)
         return draw
+
+    def decide(self, undecided: Undecided, result: Array, chance: float | None) -> None:
+        """Keep what the model made of a draw."""
+        draw = self.draws[undecided.draw]
+        self.draws[undecided.draw] = replace(draw, event=np.array(result) != 0, chance=chance)
 
     def keep_in_view(self, drawn: Drawn, numbers: Array, number: int) -> None:
         """Uniform numbers may be held against a bound next; ``number`` is that of the draw."""
@@ -135,10 +139,23 @@ class Listener:
                     return undecided, chance
         return None
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a checkpoint may run again, and must be given something then."""
+        return False
+
     @contextmanager
     def in_backward(self) -> Iterator[Listener | None]:
         """What listens while backward runs: nobody, unless a checkpoint's second run must be given something."""
         yield None
+
+
+def plain_numbers(drawn: Drawn, numbers: Array) -> Array:
+    """Numbers of a draw as a record keeps them: where each has a place and a scale of its own, without these."""
+    if isinstance(drawn.loc, (int, float)) and isinstance(drawn.scale, (int, float)):
+        return numbers
+    plain: Array = (numbers.astype(np.float64) - drawn.loc) / drawn.scale
+    return plain
 
 
 class Steady:

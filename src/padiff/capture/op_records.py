@@ -12,10 +12,20 @@ from typing import Any, NamedTuple, overload
 from padiff.capture.held import Held
 from padiff.capture.whose_code import line_at
 from padiff.frameworks import Adapter
+from padiff.frameworks.arguments import Options
 from padiff.records import Call, Frame, ModuleNode, Slot
 
 Seen = tuple[int, Held]
 """Number of a tensor, and the tensor."""
+
+
+class Told(NamedTuple):
+    """Where all about an op is wanted."""
+
+    stack: tuple[Frame, ...]
+    """The user's lines that led to it."""
+    options: Options
+    """What it was given besides tensors."""
 
 
 class Written(NamedTuple):
@@ -27,8 +37,8 @@ class Written(NamedTuple):
     """What it is called, where that is not to be found out."""
     function: CodeType | None
     """The framework's function that the user called."""
-    where: CodeType | tuple[Frame, ...]
-    """The code that called it; or all of the user's lines."""
+    where: CodeType | Told
+    """The code that called it; or more than that."""
     instruction: int
     begun: int
     inputs: list[Seen]
@@ -78,7 +88,9 @@ def _built(adapter: Adapter, run: Run, written: list[Written], index: int, node:
         place = (id(one.where), one.instruction)
         stack = lines.get(place)
         if stack is None:
-            stack = lines[place] = one.where if isinstance(one.where, tuple) else (_frame(one.where, one.instruction),)
+            stack = lines[place] = (
+                one.where.stack if isinstance(one.where, Told) else (_frame(one.where, one.instruction),)
+            )
         found.append(
             Call(
                 index=one.number,
@@ -91,6 +103,7 @@ def _built(adapter: Adapter, run: Run, written: list[Written], index: int, node:
                 outputs=tuple([Slot(name, *made, made[1].tracked) for name, made in one.outputs]),
                 stack=stack,
                 begun=one.begun,
+                options=one.where.options if isinstance(one.where, Told) else (),
             )
         )
     return found

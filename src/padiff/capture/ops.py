@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from padiff.capture.op_records import Run, Seen, Written, op_calls
+from padiff.capture.op_records import Run, Seen, Told, Written, op_calls
 from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WhoseCode
 from padiff.frameworks import Adapter
+from padiff.frameworks.arguments import options_in, options_of
 from padiff.frameworks.protocol import LibraryOp
-from padiff.records import FIRST_OP, Call, Frame, ModuleNode
+from padiff.records import FIRST_OP, Call, ModuleNode
 
 _written: Callable[[type[Written], Sequence[Any]], Written] = tuple.__new__
 """A fourth of the time that its own way of being made takes."""
-_Pending = tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any, CodeType | tuple[Frame, ...], int, FrameType | None]
+_Pending = tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any, CodeType | Told, int, FrameType | None]
 """The op, what it was given and returned, whose line called it, and in which function of the framework."""
-_Place = tuple[CodeType | tuple[Frame, ...], int, FrameType | None]
+_Place = tuple[CodeType | Told, int, FrameType | None]
 
 
 class Running(Protocol):
@@ -51,7 +52,8 @@ class WantedOps:
     calls: frozenset[int] | None = None
     """In the code of these calls only, by index; None for all."""
     stacks: bool = False
-    """Whether all of the user's lines that led to an op are kept, not only the innermost."""
+    """Whether all of the user's lines that led to an op are kept, not only the innermost, and what it was given besides
+    tensors."""
     layers: bool = False
     """Whether those in the code of the framework's own layers are seen, too."""
 
@@ -102,11 +104,11 @@ class OpLog:
         if self._kinds.get(id(code)) == USER and not self._stacks:
             self._pending.append((op, args, kwargs, output, code, frame.f_lasti, None))
             return
-        place = self._place(op, frame)
+        place = self._place(op, args, kwargs, frame)
         if place is not None:
             self._pending.append((op, args, kwargs, output, *place))
 
-    def _place(self, op: Any, frame: FrameType) -> _Place | None:
+    def _place(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, frame: FrameType) -> _Place | None:
         """Who called an op; None where that is nobody's business."""
         layers = self.wanted.layers
         module = self._running.open_calls[-1].module
@@ -134,7 +136,8 @@ class OpLog:
         if here is None:
             return None
         if self.wanted.stacks:
-            return self._whose.stack(here), 0, outer
+            options = options_of(op, args, kwargs or {}) if outer is None else options_in(outer)
+            return Told(self._whose.stack(here), options), 0, outer
         return here.f_code, here.f_lasti, outer
 
     def begin(
@@ -144,7 +147,7 @@ class OpLog:
         self.settle()
         if self._running.open_calls[-1].ops is None or self._inside:
             return None
-        place = self._place(op, frame)
+        place = self._place(op, args, kwargs, frame)
         return None if place is None else Begun(op, name, place, self._given(args, kwargs))
 
     def end(self, begun: Begun, output: Any, args: tuple[Any, ...]) -> None:

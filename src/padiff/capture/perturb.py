@@ -52,13 +52,17 @@ class Jitter:
             return np.array(array)
         work = np.dtype(np.float64 if array.dtype.itemsize == 8 else np.float32)
         factors = self._factors(max(own, step or self._step or 0.0), work)
-        flat = np.ascontiguousarray(array).reshape(-1)
-        moved = flat.astype(work) if flat.dtype != work else flat.copy()
+        flat = np.ascontiguousarray(array).reshape(-1).astype(work, copy=False)
+        moved = np.empty(flat.shape, work)
         with np.errstate(all="ignore"):
             for start in range(0, flat.size, _PERIOD):
-                block = moved[start : start + _PERIOD]
-                np.multiply(block, factors[: block.size], out=block, where=np.abs(block) < _LARGEST)
-        return moved.astype(array.dtype).reshape(array.shape)
+                block, into = flat[start : start + _PERIOD], moved[start : start + _PERIOD]
+                if not (block.max() < _LARGEST and block.min() > -_LARGEST):
+                    np.copyto(into, block)
+                    np.multiply(block, factors[: block.size], out=into, where=np.abs(block) < _LARGEST)
+                else:
+                    np.multiply(block, factors[: block.size], out=into)
+        return moved.astype(array.dtype, copy=False).reshape(array.shape)
 
 
 @contextmanager

@@ -9,9 +9,20 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from types import CodeType, FrameType
 
 from padiff.records import Call
+
+_CHECKPOINTS = tuple(
+    str(Path(*parts))
+    for parts in (
+        ("torch", "utils", "checkpoint.py"),
+        ("paddle", "distributed", "fleet", "recompute", "recompute.py"),
+        ("paddle", "distributed", "fleet", "recompute", "recompute_hybrid.py"),
+    )
+)
+"""Files of the functions that run something again in backward."""
 
 
 class Recomputation:
@@ -64,6 +75,18 @@ class Recomputation:
             if open_ones:
                 return max(open_ones)
         return None
+
+
+def in_checkpoint() -> bool:
+    """Whether what runs may run again in backward: it runs inside a function of torch or paddle that sees to that, or
+    inside a custom autograd function, which may be another's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith(_CHECKPOINTS) or (code.co_name == "forward" and code.co_varnames[:1] == ("ctx",)):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def in_custom_function(boundary: CodeType) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,9 +20,10 @@ from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
-from padiff.records import FIRST_OP, Call, Frame, Slot, Value
+from padiff.records import FIRST_OP, Array, Call, Frame, Slot, Value
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -32,7 +33,9 @@ class Observer(Protocol):
 
     def on_call(self, call: Call) -> None: ...
 
-    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
+    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
+        """May say what backward is to go on with instead."""
+        ...
 
     def on_tag(self, tag: Call) -> None:
         """The user marked a tensor."""
@@ -136,8 +139,7 @@ class Recorder:
         modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
         modules.pop(id(but), None)
         with ExitStack() as stack:
-            for handle in self._adapter.attach(modules.values(), self._enter, self._leave, self._fail):
-                stack.callback(handle.remove)
+            stack.enter_context(_removed(self._adapter.attach(modules.values(), self._enter, self._leave, self._fail)))
             self._copying = compiled
             if compiled:
                 yield
@@ -171,6 +173,7 @@ class Recorder:
         self._taking = False
         self._lines.begin_here()
         nodes = frozenset(range(1, len(self._live.modules)))
+        self._attachment.enter_context(watching_draws(self._adapter, self._listener))
         self._attachment.enter_context(self.attached(nodes, but=self._live.model))
         return self._enter(self._live.model, args, kwargs)
 
@@ -178,11 +181,18 @@ class Recorder:
         """The model has returned: hooks come off, and gradients count from now on."""
         changed = self._leave(self._live.model, output)
         self._leave_alone()
-        if self._assumed:
+        if self._repeats_matter():
             nodes = frozenset(range(1, len(self._live.modules)))
             self._attachment.enter_context(self._watching_repeats(nodes))
+        if self._listener is not None and self._listener.repeats:
+            listener = self._attachment.enter_context(self._listener.in_backward())
+            self._attachment.enter_context(watching_draws(self._adapter, listener))
         self._taking = True
         return changed
+
+    def turn_away(self) -> None:
+        """Backward is over, as far as the model goes: nothing runs again, nothing is listened to."""
+        self._attachment.close()
 
     def broken(self) -> None:
         """The model has raised: hooks come off."""
@@ -212,8 +222,8 @@ class Recorder:
             if attach is not None and self._repeats_matter():
                 self._again.starts(self.calls)
                 modules = {id(self._live.modules[index]): self._live.modules[index] for index in sorted(nodes)}
-                for handle in attach(modules.values(), self._enter_again, self._leave_again, self._fail_again):
-                    stack.callback(handle.remove)
+                hooks = attach(modules.values(), self._enter_again, self._leave_again, self._fail_again)
+                stack.enter_context(_removed(hooks))
             yield
 
     @property
@@ -276,7 +286,7 @@ class Recorder:
         opened = self.open_calls.pop()
         parent = self.open_calls[-1]
         inside = (opened.first_tensor, self._tensors)
-        outputs = tuple(self._slot(name, tensor) for name, tensor in self._adapter.flatten(output))
+        outputs = tuple([self._slot(name, tensor) for name, tensor in self._adapter.flatten(output)])
         node = self._live.tree.nodes[opened.node]
         self._remember(opened)
         call = Call(
@@ -398,18 +408,19 @@ class Recorder:
             self.known_tensors.pop(held.key, None)
             held.secure()
 
-    def _on_gradient(self, number: int, gradient: Any) -> None:
+    def _on_gradient(self, number: int, gradient: Any) -> Array | None:
         if not self._taking:
-            return
+            return None
         value: Value = Held(self._adapter, gradient)
         if self.scale != 1.0:
             value = unscaled(value, self.scale)
         if self._observer is not None:
-            self._observer.on_gradient(number, value)
-        else:
-            self.gradients[number] = value
-            if self.made is not None:
-                self.made(number, value)
+            other = self._observer.on_gradient(number, value)
+            return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
+        self.gradients[number] = value
+        if self.made is not None:
+            self.made(number, value)
+        return None
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""
@@ -418,7 +429,7 @@ class Recorder:
     # --- tensors
 
     def _slots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Slot, ...]:
-        return tuple(self._slot(name, tensor) for name, tensor in self._given_tensors(args, kwargs))
+        return tuple([self._slot(name, tensor) for name, tensor in self._given_tensors(args, kwargs)])
 
     def _given_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
         """The tensors among the arguments of a call, with their places."""
@@ -591,6 +602,18 @@ class Recorder:
         self._by_storage.clear()
         self._unindexed.clear()
         self._ops = None  # it knows the recorder, too: neither would go before the collector comes
+
+
+@contextmanager
+def _removed(handles: Iterable[Handle]) -> Iterator[None]:
+    """Inside, hooks that are put on as they are asked for are on; also what is on when one cannot be comes off."""
+    held: list[Handle] = []
+    try:
+        held.extend(handles)
+        yield
+    finally:
+        for handle in held:
+            handle.remove()
 
 
 def _nothing() -> None:

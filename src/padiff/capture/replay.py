@@ -6,12 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from padiff.capture.conversion import converted, event_of, fitted, told
-from padiff.capture.draws import Listener, Undecided
+from padiff.capture.draws import Listener, Undecided, plain_numbers
+from padiff.capture.recomputing import in_checkpoint
 from padiff.frameworks.draws import Bound, Drawn
 from padiff.records import Array, Call, Draw, DrawGap
 
@@ -51,6 +53,8 @@ class Replay(Listener):
         self._given: dict[int, deque[_Given]] = {}
         """State of the generator to what was handed out for it, should a checkpoint draw again."""
         self._in_backward = False
+        self._in_checkpoint = False
+        """Whether some draw may be repeated in backward."""
         self._events: dict[int, tuple[Draw, tuple[Array, float | None]]] = {}
         """This run's draw to base's, and to what base decided by it."""
 
@@ -92,7 +96,10 @@ class Replay(Listener):
         event = None if base is None else event_of(base)
         if base is not None and event is not None and own.kind == "uniform":
             self._events[number] = (base, event)
+        if numbers is not None:  # what the model goes on with
+            self.draws[number] = replace(own, value=plain_numbers(drawn, np.array(numbers)))
         self.keep_in_view(drawn, np.array(drawn.value) if numbers is None else numbers, number)
+        self._in_checkpoint = self._in_checkpoint or in_checkpoint()
         self._given.setdefault(drawn.state(), deque()).append(_Given(number, numbers))
         return numbers
 
@@ -102,6 +109,7 @@ class Replay(Listener):
             return None
         undecided, chance = found
         if undecided.draw not in self._events:
+            self.decide(undecided, result, chance)
             return None
         base, (event, likely) = self._events[undecided.draw]
         fitting = fitted(event, result.shape)
@@ -109,7 +117,10 @@ class Replay(Listener):
             return None
         if chance is not None and likely is not None and not self._in_backward:
             self._compare_chances(undecided, base, likely, chance)
-        return told(fitting, likely, chance)
+        decided = told(fitting, likely, chance)
+        if not self._in_backward:
+            self.decide(undecided, decided, chance)
+        return decided
 
     def _compare_chances(self, undecided: Undecided, base: Draw, likely: float, chance: float) -> None:
         if min(abs(chance - likely), abs(1 - chance - likely)) > 1e-4:
@@ -167,6 +178,10 @@ class Replay(Listener):
         return index
 
     # --- a checkpoint's second run
+
+    @property
+    def repeats(self) -> bool:
+        return self._in_checkpoint
 
     @contextmanager
     def in_backward(self) -> Iterator[Listener | None]:

@@ -145,7 +145,8 @@ def _surely_within(tolerance: Tolerance, sums: Sums) -> bool:
 def _detailed(case: _Case, numbers: Numbers, error: float | None, allowed: float) -> Outcome:
     base, raw, kind, tolerance = case
     rtol, atol = (0.0, allowed) if tolerance.mode == "auto" else (tolerance.rtol, tolerance.atol)
-    details = examine(base, raw, kind, rtol, atol)
+    quickly = tolerance.mode == "auto" and numbers.max_abs < math.inf
+    details = examine(base, raw, kind, rtol, atol, quickly=quickly)
     numbers = _filled(case, numbers, details)
     within = details.mismatched == 0 if error is None else error <= allowed < math.inf
     if error is None:

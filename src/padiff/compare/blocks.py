@@ -67,6 +67,7 @@ class _Loaders(threading.local):
 
     def __init__(self) -> None:
         self.made: dict[tuple[DType, DType, DType], Loader] = {}
+        self.scratch: dict[DType, Array] = {}
 
 
 _loaders = _Loaders()
@@ -78,6 +79,14 @@ def loader(base: DType, raw: DType, kind: Kind, work: DType) -> Loader:
     found = _loaders.made.get(key)
     if found is None:
         found = _loaders.made[key] = _loader(base, raw, kind, work, block_length(work))
+    return found
+
+
+def scratch_of(work: DType) -> Array:
+    """Memory for one block, kept; for who is done with it before anybody else asks."""
+    found = _loaders.scratch.get(work)
+    if found is None:
+        found = _loaders.scratch[work] = np.empty(block_length(work), work)
     return found
 
 
@@ -172,9 +181,11 @@ def _load_long(dtype: DType, length: int) -> Loader:
 
 
 def distance(base: Array, raw: Array, high: Array | None = None, low: Array | None = None) -> Array:
-    """abs(raw - base) of 64-bit integers, as uint64: signed or not, it always fits."""
-    top = np.maximum(base, raw, out=high).view(np.uint64)
-    return np.subtract(top, np.minimum(base, raw, out=low).view(np.uint64), out=top)
+    """abs(raw - base) of integers, as unsigned ones of their width: it always fits."""
+    unsigned = np.dtype(f"u{base.dtype.itemsize}")
+    top: Array = np.maximum(base, raw, out=high).view(unsigned)
+    np.subtract(top, np.minimum(base, raw, out=low).view(unsigned), out=top)
+    return top
 
 
 def clean(base: Array, raw: Array) -> tuple[Array, Array]:

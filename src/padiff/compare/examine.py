@@ -38,19 +38,28 @@ class Details:
     """The first NaN or Inf that the other side does not have."""
 
 
-def examine(base: Array, raw: Array, kind: Kind, rtol: float, atol: float) -> Details:
-    """Holds every element against ``atol + rtol * abs(base)``; NaN and Inf are counted and left out."""
-    length = min(block_length(kind.wide), base.size)
-    load = loader(base.dtype, raw.dtype, kind, kind.wide)
+def examine(base: Array, raw: Array, kind: Kind, rtol: float, atol: float, *, quickly: bool = False) -> Details:
+    """Holds every element against ``atol + rtol * abs(base)``; NaN and Inf are counted and left out.
+
+    ``quickly``: in the type of the first look, and nobody asks which bounds would have held."""
+    work = kind.quick if quickly else kind.wide
+    length = min(block_length(work), base.size)
+    load = loader(base.dtype, raw.dtype, kind, work)
     found, start, some_base = Details(max_ulp=0 if kind.bits else None), 0, False
     for base_block, raw_block in walk(base, raw, length, "C"):
         size, _, gap = load(base_block, raw_block)
-        if not math.isfinite(float(gap.max())):
+        peak = float(gap.max())
+        if not math.isfinite(peak):
             base_block, raw_block = _leave_out(found, base_block, raw_block, size, gap, start)
-        some_base = some_base or bool(size.any())
-        if gap.any():
-            _note_largest(found, gap, start)
-            _note_bound(found, size, gap, rtol, atol, start)
+            peak = float(gap.max())
+        some_base = some_base or bool(size.max() > 0)
+        if peak > 0:
+            if peak > found.max_abs:
+                found.max_abs, found.worst = peak, start + int(gap.argmax())
+            if quickly and rtol == 0:
+                _count_over(found, size, gap, atol)
+            else:
+                _note_bound(found, size, gap, rtol, atol, start)
             if found.max_ulp is not None:
                 found.max_ulp = max(found.max_ulp, int(ulps(base_block, raw_block, kind).max()))
         start += len(gap)
@@ -66,12 +75,18 @@ def ulps(base: Array, raw: Array, kind: Kind) -> Array:
 
 def _ordered(block: Array, kind: Kind) -> Array:
     """Integers in the order of the floats: the bits of a float, its sign apart, already grow with it."""
+    if kind.bits == 32:  # most are, and half as wide is twice as fast
+        return _signed(block.view(np.int32), np.right_shift(block.view(np.int32), 31), kind)
     codes: Array = block.view(f"u{block.dtype.itemsize}").astype(np.int64)
     if not kind.signed:
         return codes
     unused = 64 - kind.bits
-    sign: Array = (codes << unused) >> 63
-    codes &= (1 << (kind.bits - 1)) - 1
+    return _signed(codes, (codes << unused) >> 63, kind)
+
+
+def _signed(codes: Array, sign: Array, kind: Kind) -> Array:
+    """Codes counted from zero, ``sign`` being -1 for those below."""
+    codes = codes & ((1 << (kind.bits - 1)) - 1)
     codes ^= sign
     codes -= sign
     return codes
@@ -90,10 +105,14 @@ def _leave_out(found: Details, base: Array, raw: Array, size: Array, gap: Array,
     return np.where(finite, base, zero), np.where(finite, raw, zero.astype(raw.dtype))
 
 
-def _note_largest(found: Details, gap: Array, start: int) -> None:
-    place = int(gap.argmax())
-    if gap[place] > found.max_abs:
-        found.max_abs, found.worst = float(gap[place]), start + place
+def _count_over(found: Details, size: Array, gap: Array, atol: float) -> None:
+    """Counts what is over one bound; writes over what it is given."""
+    found.mismatched += int(np.count_nonzero(gap > atol))
+    if size.min() <= 0:
+        some = size > 0
+        size, gap = size[some], gap[some]
+    if len(gap):
+        found.max_rel = max(found.max_rel, float(np.divide(gap, size, out=size).max()))
 
 
 def _note_bound(found: Details, size: Array, gap: Array, rtol: float, atol: float, start: int) -> None:

@@ -73,3 +73,5 @@ class Scene:
     base_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name of a weight of this module to the other paths under which the same tensor is known."""
+    raw_layer: str | None = None
+    """Raw's framework-neutral layer name, where it is a known layer."""

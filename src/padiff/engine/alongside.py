@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from padiff.align import pair_modules, pair_slots
+from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feed, FeedingRecorder, See
 from padiff.capture.held import Held, HostValue
 from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.replay import Replay
 from padiff.capture.session import Arguments
 from padiff.capture.usage import first_use
 from padiff.engine.dumping import StepSink
+from padiff.engine.generators import as_in
+from padiff.engine.heard import heard_in, plain_gaps
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun
 from padiff.engine.matching import Matching, alike, match
+from padiff.engine.randomness import replay_beside
 from padiff.engine.replay import follows, judge, reference_from
 from padiff.engine.stored import root_call, stored_noise, stored_tree, stored_usage
 from padiff.errors import DumpError, WeightError
@@ -45,6 +51,7 @@ class Alongside:
         weights: bool,
         inputs: bool,
         sync: bool,
+        randomness: Literal["replay", "own"] = "replay",
     ) -> None:
         if not len(dump.steps):
             raise DumpError(f"base: the dump {dump.path} holds no step", "nothing was run while it was captured")
@@ -55,6 +62,7 @@ class Alongside:
             )
         self.dump, self._live = dump, live
         self._weights, self._inputs, self._sync = weights, inputs, sync
+        self._replays = randomness == "replay"
         self._base = stored_tree(dump)
         self._steps = {step.number for step in dump.steps}
         self._job = Job(
@@ -176,7 +184,28 @@ class Alongside:
 
         return tuple(map_leaves(a, exchanged) for a in args), {k: map_leaves(v, exchanged) for k, v in kwargs.items()}
 
-    def recorder(self, step: int, observer: Observer) -> Recorder | None:
+    # --- random draws
+
+    def replays(self, step: int) -> bool:
+        """Whether raw is given base's draws in a step: those that the dump holds, which may be none."""
+        return self._replays and step in self._steps and self._modules is not None and self.dump.step(step).heard
+
+    def listener(self, step: int, *, draws: bool) -> Replay | None:
+        """Who gives raw base's draws; nobody where neither draws. ``draws`` says whether raw looks as if it did."""
+        assert self._modules is not None and self._matching is not None
+        base = self.dump.step(step)
+        if not (draws or base.draws or base.unseen):
+            return None
+        twins = self._matching.anchors is None
+        return replay_beside(self._job, self._modules, base.calls, heard_in(base), twins=twins)
+
+    def generators(self, step: int, call: int) -> AbstractContextManager[None]:
+        """Inside, numpy's and Python's generators give raw what they gave base."""
+        return as_in(self.dump.step(step), call)
+
+    # --- feeding
+
+    def recorder(self, step: int, observer: Observer, listener: Listener | None) -> Recorder | None:
         """What feeds raw base's tensors; None for a step that base's dump does not hold, or where nothing is fed."""
         if not self._sync or step not in self._steps or self._matching is None or self._modules is None:
             return None
@@ -187,16 +216,21 @@ class Alongside:
         twins = self._matching.anchors is None
         run, _ = judge(self._job, self._modules, reference, twins=twins, backward=backward)
         feeding = self._feeding[step] = Feeding(run)
-        return FeedingRecorder(self._live, feeding, gradients=gradients, hooks=False, observer=observer)
+        return FeedingRecorder(
+            self._live, feeding, gradients=gradients, hooks=False, observer=observer, listener=listener
+        )
 
-    def ending(self, step: int, sink: StepSink) -> dict[str, Any]:
-        """What the step's dump must know of the feeding."""
+    def ending(self, step: int, sink: StepSink, listener: Listener | None) -> dict[str, Any]:
+        """What the step's dump must know of feeding and replaying."""
+        found: dict[str, Any] = {}
+        if isinstance(listener, Replay):
+            found |= {"replayed": listener.replayed, "draw_gaps": plain_gaps(listener.gaps())}
         feeding = self._feeding.pop(step, None)
         if feeding is None:
-            return {}
+            return found
         if feeding.order:
             sink.step.borders(feeding.contributions, feeding.arrivals)
-        return {"fed": True, "fed_order": feeding.order}
+        return {**found, "fed": True, "fed_order": feeding.order}
 
 
 class Feeding:

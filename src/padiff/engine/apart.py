@@ -15,10 +15,12 @@ from padiff.diagnose.divergence import divergence_of
 from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.growth import forgiven
+from padiff.engine.heard import own_draws, replayed_in, stored_gaps
 from padiff.engine.job import Job
 from padiff.engine.jumps import excused, explained_by_a_jump
 from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
+from padiff.engine.randomness import told_gaps
 from padiff.engine.replay import Replay, synchronised
 from padiff.engine.result import Result
 from padiff.engine.shown_sources import show_sources
@@ -90,6 +92,8 @@ class Apart:
         self._twins = self._matching.anchors is None
         self.notes: list[str] = []
         self.doubts: list[str] = []
+        self._replayed = 0
+        """How many of base's draws raw was given."""
         self._jumped = False
         """Weights may differ from here on by more than was predicted, and nothing is wrong."""
         if self._plan.problems:
@@ -129,7 +133,8 @@ class Apart:
         self.notes += self._kinds()
         if self.summed and found:
             self.notes += suspects(found, done[-1], base, raw)
-        return result_of(self.job, self._plan, self._plan, self._modules, done, found, self.notes, self.doubts)
+        result = result_of(self.job, self._plan, self._plan, self._modules, done, found, self.notes, self.doubts)
+        return replace(result, replayed=self._replayed)
 
     def steps(self, *, renumbered: bool = False) -> list[tuple[StepDump, StepDump]]:
         """Steps that both have; where each has one and ``renumbered`` says so, whatever their numbers."""
@@ -155,9 +160,12 @@ class Apart:
             self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)
         fed = not self.summed and synchronised(raw)
+        gaps = stored_gaps(raw)
+        self.notes += told_gaps(gaps)
+        self._replayed += replayed_in(raw) or 0
         if fed:
             replay = Replay(self.job, self._plan, self._modules, self._twins)
-            located, done = replay.run(base, raw, {key: gap * self._width() for key, gap in local.items()})
+            located, done = replay.run(base, raw, {key: gap * self._width() for key, gap in local.items()}, gaps)
             found = explained_places(located)
             done = replace(done, comparisons=(*done.comparisons, *self._shapes(base, raw)))
         else:
@@ -175,7 +183,9 @@ class Apart:
         if not found:
             first = find_divergence(done, (self.job.base.tree, self.job.raw.tree))
             if first is not None:
-                found = [first if self.summed else explained_apart(self.job, self._plan, first, done, base, raw)]
+                found = [first if self.summed else explained_apart(self.job, self._plan, first, done, base, raw, gaps)]
+        if found and not self.summed:
+            self.notes += self._own_draws(base, raw)
         wrong = [one for one in start if not one.agrees]
         if wrong:
             note = self._different_start(wrong, len(start))
@@ -184,6 +194,12 @@ class Apart:
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
         return done, found
+
+    def _own_draws(self, base: StepDump, raw: StepDump) -> list[str]:
+        """Where the two drew other random numbers, nothing that follows from them can agree."""
+        told = own_draws(base, raw)
+        hint = f'capture raw with base="{self._dumps["base"].path}", which replays them, or switch dropout off'
+        return [] if told is None else [f"{told}: {hint}"]
 
     def _over_jumps(self, done: StepComparison) -> StepComparison:
         """Gradients that rounding threw to the other side of a jump are no fault; what follows is not judged."""

@@ -22,6 +22,7 @@ from padiff.records import (
     Call,
     Comparison,
     Divergence,
+    DrawGap,
     Fault,
     Slot,
     StepComparison,
@@ -35,12 +36,18 @@ from padiff.weights import build
 
 
 def explained_apart(
-    job: Job, plan: WeightPlan, divergence: Divergence, done: StepComparison, base: StepDump, raw: StepDump
+    job: Job,
+    plan: WeightPlan,
+    divergence: Divergence,
+    done: StepComparison,
+    base: StepDump,
+    raw: StepDump,
+    draws: tuple[DrawGap, ...] = (),
 ) -> Divergence:
     """The divergence with what the dumps tell about it."""
     try:
         if divergence.phase == "forward" and divergence.role in ("output", "input"):
-            return _at_call(job, plan, divergence, done)
+            return _at_call(job, plan, divergence, done, draws)
         if divergence.phase == "weight":
             scene = _of_weight(plan, divergence, base, raw)
             return divergence if scene is None else with_causes(drawn(divergence, scene), scene)
@@ -49,7 +56,9 @@ def explained_apart(
         return divergence
 
 
-def _at_call(job: Job, plan: WeightPlan, divergence: Divergence, done: StepComparison) -> Divergence:
+def _at_call(
+    job: Job, plan: WeightPlan, divergence: Divergence, done: StepComparison, draws: tuple[DrawGap, ...]
+) -> Divergence:
     pair = next((p for p in done.pairs if p[1].index == divergence.raw_call), None)
     fault = None if pair is None else _fault(divergence, *pair, done)
     if fault is None:
@@ -63,6 +72,7 @@ def _at_call(job: Job, plan: WeightPlan, divergence: Divergence, done: StepCompa
         Recorded(done.raw),  # type: ignore[arg-type]
         Recorded(done.base),  # type: ignore[arg-type]
         never,
+        draws,
     )
     scene = scenes.of_fault(fault)
     return _with_settings(job, divergence) if scene is None else with_causes(drawn(divergence, fault), scene)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from padiff.capture.statistics import RunningStatistics
 from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
+from padiff.engine.randomness import looks_random
 from padiff.engine.running import Running
 from padiff.frameworks.tree import LiveTree
 from padiff.report.progress import stages
@@ -41,6 +42,7 @@ class Capture:
         calibrate: bool = True,
         extra: Mapping[str, Any] | None = None,
         alongside: Alongside | None = None,
+        randomness: Literal["replay", "own"] = "replay",
         progress: bool | None = None,
     ) -> None:
         rank, ranks = ranks_here()
@@ -55,6 +57,12 @@ class Capture:
         self.calibrates = calibrate and ranks == 1 and kind != "hash"
         self.holds = self.calibrates and kind == "full"
         """Whether the borders of calls are looked at, too."""
+        self.keeps_draws = randomness == "replay" and kind == "full"
+        """Whether the model's random draws are recorded."""
+        self.listens = self.keeps_draws or (randomness == "replay" and alongside is not None)
+        """Whether anybody wants to hear of them."""
+        self.draws = False
+        """Whether the model draws, as far as is known."""
         self._wanted, self._kind, self._overwrite, self._extra = wanted, kind, overwrite, dict(extra or {})
         if alongside is not None:
             self._extra |= alongside.extra
@@ -78,6 +86,7 @@ class Capture:
 
     def __enter__(self) -> Capture:
         self.live.forget()
+        self.draws = looks_random(self.live)
         extra = {**self._extra, "only": self._paths()} if self.only is not None else self._extra
         self._writer = TraceWriter(
             self.live, self.path, kind=self._kind, overwrite=self._overwrite, only=self.only, extra=extra

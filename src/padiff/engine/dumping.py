@@ -130,6 +130,8 @@ class StepSink:
         Values may be gone from ``trace`` by now: its calls and gradients were handed over as they came.
         """
         step = self.step
+        for draw in trace.draws:
+            step.draw(draw)
         step.loss(trace.loss)
         if trace.parameter_gradients:
             step.parameter_gradients(trace.parameter_gradients)

@@ -13,8 +13,10 @@ from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.measure import rms_gap
+from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
-from padiff.diagnose.own_code import Culprit, Event, Inside, first_op, first_op_in_backward
+from padiff.diagnose.likes import Event, Inside
+from padiff.diagnose.own_code import Culprit, first_op, first_op_in_backward
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
@@ -32,6 +34,9 @@ from padiff.records import (
     Tolerance,
     Value,
 )
+
+SURE = 0.93
+"""From this confidence on, a cause needs no second opinion."""
 
 Lines = tuple[SourceLine, ...]
 Key = tuple[int, int, int]
@@ -72,12 +77,23 @@ class _Watching:
 
 
 def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
-    """The divergence with the op it starts with, where the module has code of its own that tells."""
+    """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
+    that the op tells, where nothing sure is known yet."""
+    culprit = _culprit(fault, scenes)
+    if culprit is None or not culprit.found:
+        return divergence
+    named = _named(divergence, culprit)
+    if any(cause.confidence >= SURE for cause in divergence.causes):
+        return named
+    return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+
+
+def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or scenes.feeder is None:
-        return divergence
+        return None
     if not _has_code(scenes.job.base, partner.node) and not _has_code(scenes.job.raw, fault.raw.node):
-        return divergence
+        return None
     backward = fault.phase == "backward"
     wanted = (
         _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
@@ -86,10 +102,10 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
     raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
     if base.call is None or raw.call is None:
-        return divergence
+        return None
     accused = _accused(fault, scenes, base, raw)
     if accused is None:
-        return divergence
+        return None
     told = _telling(fault, scenes, base, raw)
     sides = [
         _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call))
@@ -98,16 +114,16 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
         )
     ]
     if not any(not event.child for events in sides for event in events):
-        return divergence
+        return None
     noise = _noise(scenes, partner.index, wanted[0], base)
     insides = [
-        Inside(tuple(events), tensor, seen.call.inputs if seen.call else (), seen.gradients, noise if side == 0 else {})
+        Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
         for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
+        if seen.call is not None
     ]
-    culprit = (
+    return (
         first_op_in_backward(insides[0], insides[1], _gradients_agree) if backward else first_op(insides[0], insides[1])
     )
-    return _named(divergence, culprit, fault)
 
 
 def _has_code(live: LiveTree, node: int) -> bool:
@@ -257,9 +273,7 @@ def _tag(seen: _Seen, name: str) -> Call | None:
     return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
 
 
-def _named(divergence: Divergence, culprit: Culprit, fault: Fault) -> Divergence:
-    if not culprit.found:
-        return divergence
+def _named(divergence: Divergence, culprit: Culprit) -> Divergence:
     stacks: list[Lines] = []
     for side, (event, following) in enumerate(((culprit.base, culprit.base_next), (culprit.raw, culprit.raw_next))):
         place = event or following

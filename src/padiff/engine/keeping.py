@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from padiff.capture.recorder import Observer
 from padiff.capture.session import Session
 from padiff.engine.dumping import StepSink, TraceWriter
-from padiff.records import Call, StepTrace, Value
+from padiff.records import Array, Call, StepTrace, Value
 
 
 class Keeper:
@@ -69,9 +69,9 @@ class _Both:
         self._first.on_call(call)
         self._second.on_call(call)
 
-    def on_gradient(self, tensor: int, gradient: Value) -> None:
+    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
         self._first.on_gradient(tensor, gradient)
-        self._second.on_gradient(tensor, gradient)
+        return self._second.on_gradient(tensor, gradient)
 
     def on_tag(self, tag: Call) -> None:
         self._first.on_tag(tag)

@@ -388,7 +388,7 @@ class LocalRun:
             between=between,
             before=self._before(after) if after else None,
             after=after,
-            expected=None if arranged is None else np.array(arranged),
+            expected=np.array(one.value.numpy() if arranged is None else arranged),
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":
@@ -423,7 +423,7 @@ class LocalRun:
         """The calls around this one that merely passed on what they were given."""
         found: set[int] = set()
         parent = call.parent
-        while parent in self._met and any(given.tensor == slot.tensor for given in self._met[parent][1].inputs):
+        while parent in self._met and any(given.origin == slot.origin for given in self._met[parent][1].inputs):
             found.add(parent)
             parent = self._met[parent][1].parent
         return found
@@ -477,7 +477,7 @@ class LocalRun:
         parent = call.parent
         while parent in self._met:
             base, raw = self._met[parent]
-            if blamed is None and not any(given.tensor == slot.tensor for given in raw.inputs):
+            if blamed is None and not any(given.origin == slot.origin for given in raw.inputs):
                 blamed = raw
             if blamed is not None and base is not None:
                 return base, blamed

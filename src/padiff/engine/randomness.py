@@ -88,25 +88,33 @@ class Randomness:
 
     def notes(self) -> list[str]:
         """What the user should know of it."""
-        told = [gap for gap in self.gaps if gap.masked or gap.reason != "parameters"]
-        found = [f"random draws don't correspond: {gap}" for gap in told[:MOST_TOLD]]
-        if len(told) > MOST_TOLD:
-            found.append(f"random draws don't correspond in {len(told) - MOST_TOLD} more places")
-        return found
+        return told_gaps(self.gaps)
 
     def _beside(self, calls: Sequence[Call]) -> Replay:
-        """Anew for each run: how often a module was called is counted."""
-        job = self._job
-        pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, calls, twins=self._twins)
-        nodes = job.base.tree.nodes
-        dividing = [
-            call.index
-            for call in calls
-            if pairing.held(call)
-            # Built differently, modules that hold others end elsewhere: before a dropout here, after it there.
-            and (pairing.alike or not nodes[call.node].children or nodes[call.node].atomic)
-        ]
-        return Replay(self._log, partial(_partners, pairing), dividing)
+        return replay_beside(self._job, self._modules, calls, self._log, twins=self._twins)
+
+
+def replay_beside(job: Job, modules: ModulePairs, calls: Sequence[Call], log: Listener, *, twins: bool) -> Replay:
+    """Hands base's draws to a run of raw. Anew for each: how often a module was called is counted."""
+    pairing = CallPairing(job.base.tree, job.raw.tree, modules, calls, twins=twins)
+    nodes = job.base.tree.nodes
+    dividing = [
+        call.index
+        for call in calls
+        if pairing.held(call)
+        # Built differently, modules that hold others end elsewhere: before a dropout here, after it there.
+        and (pairing.alike or not nodes[call.node].children or nodes[call.node].atomic)
+    ]
+    return Replay(log, partial(_partners, pairing), dividing)
+
+
+def told_gaps(gaps: Sequence[DrawGap]) -> list[str]:
+    """Draws that don't correspond, in words."""
+    told = [gap for gap in gaps if gap.masked or gap.reason != "parameters"]
+    found = [f"random draws don't correspond: {gap}" for gap in told[:MOST_TOLD]]
+    if len(told) > MOST_TOLD:
+        found.append(f"random draws don't correspond in {len(told) - MOST_TOLD} more places")
+    return found
 
 
 def _partners(pairing: CallPairing, call: Call) -> Sequence[Call]:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from padiff.capture.draws import Listener
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
+from padiff.capture.replay import Replay, itself
 from padiff.capture.session import Arguments, Session
 from padiff.capture.state import random_state, saved_buffers
 from padiff.compare.measure import rms, rms_gap
@@ -108,9 +110,19 @@ def _gap(base: Array, other: Array) -> float:
 class Rehearsal:
     """The first call of the model in a step, as it began."""
 
-    def __init__(self, live: LiveTree, args: Sequence[Any], kwargs: Mapping[str, Any], *, weights: bool) -> None:
+    def __init__(
+        self,
+        live: LiveTree,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        weights: bool,
+        listener: Listener | None = None,
+    ) -> None:
         adapter = live.adapter
-        self._live = live
+        self._live, self._listener = live, listener
+        self._replays = isinstance(listener, Replay)
+        """Whether the model is given the draws that were heard: not where its generators give the same again."""
         self._arguments = Arguments(
             tuple(map_leaves(arg, self._copied) for arg in args),
             {name: map_leaves(arg, self._copied) for name, arg in kwargs.items()},
@@ -179,15 +191,32 @@ class Rehearsal:
             session.run(step, self.arguments(), loss_fn=loss, backward=True, observer=_Nobody())
         return found
 
+    def listened(self, step: int) -> Listener | None:
+        """What the model draws in this step, which it drew unheard; None where it refuses to run again."""
+        with self._prepared(step) as session:
+            session.listen = Listener
+            try:
+                with session.again():
+                    session.run(step, self.arguments(), loss_fn=None, backward=False, observer=_Nobody())
+            except Exception:  # the model's own
+                return None
+            self._listener = session.listener
+        return self._listener
+
     def noise(self, step: int, seen: Samples, drift: Mapping[str, float], *, backward: bool) -> Noise | None:
         """How far rounding moves everything in this step; None where the model refuses to run again, or does something
         else then."""
         with self._prepared(step) as session:
             try:
                 found = self._noise(session, step, seen, drift, backward)
-                return found if self._repeats(session, step, seen, found) else None
+                if self._repeats(session, step, seen, found):
+                    return found
             except Exception:  # the model's own: it ran through on what it was really given
                 return None
+        if self._replays or self._listener is None or not self._listener.draws:
+            return None
+        self._replays = True  # it may have a generator of its own
+        return self.noise(step, seen, drift, backward=backward)
 
     def _repeats(self, session: Session, step: int, seen: Samples, found: Noise) -> bool:
         """Whether the step, run again, is the step that was seen: not under another precision than the user chose, and
@@ -273,6 +302,8 @@ class Rehearsal:
                 stack.callback(live.adapter.swap_elements, tensor, held)
             session = Session(live, "base", frozenset(range(len(live.modules))))
             session.resumes(self._drawn, self._buffers)
+            if self._replays and self._listener is not None and self._listener.draws:
+                session.listen = partial(itself, self._listener)
             yield session
 
     def _loss(

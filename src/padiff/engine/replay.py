@@ -20,7 +20,7 @@ from padiff.engine.localise import Located
 from padiff.engine.scenes import Scenes
 from padiff.engine.state import State
 from padiff.engine.stored import fed_noise, reference_calls
-from padiff.records import Call, Comparison, ModulePairs, StepComparison, StepTrace, Tolerance, WeightPlan
+from padiff.records import Call, Comparison, DrawGap, ModulePairs, StepComparison, StepTrace, Tolerance, WeightPlan
 from padiff.store import StepDump
 
 
@@ -66,8 +66,10 @@ class Replay:
     def __init__(self, job: Job, plan: WeightPlan, modules: ModulePairs, twins: bool) -> None:
         self._job, self._plan, self._modules, self._twins = job, plan, modules, twins
 
-    def run(self, base: StepDump, raw: StepDump, local: Mapping[Key, float]) -> tuple[Located, StepComparison]:
-        """What each call added, and everything that was compared."""
+    def run(
+        self, base: StepDump, raw: StepDump, local: Mapping[Key, float], draws: tuple[DrawGap, ...] = ()
+    ) -> tuple[Located, StepComparison]:
+        """What each call added, and everything that was compared; ``draws`` are those that do not correspond."""
         job, trace = self._job, raw.trace()
         reference = reference_from(base, local)
         backward = follows(reference) and raw.borders is not None and trace.ran_backward
@@ -92,6 +94,7 @@ class Replay:
             Recorded(trace),  # type: ignore[arg-type]
             Recorded(reference.trace),  # type: ignore[arg-type]
             never,
+            draws,
         )
         comparisons = tuple(run.comparisons)
         # Where nobody is to blame, what differs is a border that the two draw at different places.

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.capture.recorder import Recorder
+from padiff.capture.state import moved, random_state
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
 from padiff.engine.drift import UNCERTAIN, uncertain_part
 from padiff.engine.dumping import StepSink, plain_settings
+from padiff.engine.generators import States, moved_since, states
 from padiff.engine.local import Key, Reference
 from padiff.engine.rehearsal import MOST_HELD, Rehearsal, Samples, repeatable, sampled
 from padiff.frameworks.containers import map_leaves
@@ -57,6 +60,14 @@ class Running:
         self._using = ExitStack()
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._extra: dict[str, Any] = {}
+        self._listener: Listener | None = None
+        self._told = 0
+        """How many draws are written."""
+        self._unheard = False
+        """Whether the model has drawn and nobody listened."""
+        self._drawn_before: Any = None
+        self._generators: States = {}
+        """Those of numpy and Python, before the call that is running."""
         if sink is not None:
             self._samples = Samples(sink, kept=capture.calibrates)
             self._recorder = Recorder(self._live, gradients=self._adapter.grad_enabled(), observer=self._samples)
@@ -81,10 +92,11 @@ class Running:
         if self.sink is None:
             return given
         if self._calls == 1:
-            if alongside is not None:
-                self._recorder = alongside.recorder(self.number, self._samples) or self._recorder
+            self._listener = self._who_listens()
+            self._recorder = self._recording()
             self._follow_statistics()
             self._before_first(args, kwargs)
+        self._before_drawing()
         changed = self._recorder.begin(args, kwargs)
         if self._calls == 1:
             self._arguments = self._seen(args, kwargs)
@@ -103,15 +115,66 @@ class Running:
                 for tensor in tracked:
                     adapter.on_gradient(tensor, self._saw_backward)
             return None
-        self._using.close()
-        if self._uses is not None:
-            self._uses.leave(self._live.model, output)
-        changed = self._recorder.end(output)
+        changed = self._left(output)
         if self._arguments is not None:
             self.sink.step.arguments(self._arguments)
             self._arguments = None
         self._follow(output)
         return changed
+
+    def _left(self, output: Any) -> Any:
+        """The model has returned: what watched it goes, in the order in which it came."""
+        self._write_draws(self._listener)
+        self._using.close()
+        if self._uses is not None:
+            self._uses.leave(self._live.model, output)
+        return self._recorder.end(output)
+
+    # --- random draws
+
+    def _who_listens(self) -> Listener | None:
+        """To what the model draws in this step; it costs something for every op, so nobody does where none is drawn."""
+        capture = self._capture
+        if not capture.listens:
+            return None
+        alongside = capture.alongside
+        if alongside is not None and alongside.replays(self.number):
+            return alongside.listener(self.number, draws=capture.draws)
+        return Listener() if capture.draws else None
+
+    def _before_drawing(self) -> None:
+        capture = self._capture
+        if not capture.listens:
+            return
+        if self._listener is None:
+            self._drawn_before = random_state(self._adapter)
+        if capture.alongside is not None and capture.alongside.replays(self.number):
+            self._using.enter_context(capture.alongside.generators(self.number, self._calls))
+        self._generators = states()
+
+    def _recording(self) -> Recorder:
+        capture, listener = self._capture, self._listener
+        fed = None if capture.alongside is None else capture.alongside.recorder(self.number, self._samples, listener)
+        if fed is not None or listener is None:
+            return fed or self._recorder
+        gradients = self._adapter.grad_enabled()
+        return Recorder(self._live, gradients=gradients, observer=self._samples, listener=listener)
+
+    def _write_draws(self, listener: Listener | None) -> None:
+        """What was drawn in the call that ended just now."""
+        capture = self._capture
+        if not capture.listens or self.sink is None:
+            return
+        if self._generators and (found := moved_since(self._generators)) and capture.keeps_draws:
+            self._extra.setdefault("generators", {})[str(self._calls)] = found
+        self._generators = {}
+        if listener is None:
+            if moved(self._adapter, self._drawn_before, random_state(self._adapter)):
+                self._unheard = capture.draws = True
+            return
+        for draw in listener.draws[self._told :] if capture.keeps_draws else ():
+            self.sink.step.draw(draw)
+        self._told = len(listener.draws)
 
     def broken(self) -> None:
         self._using.close()
@@ -131,7 +194,7 @@ class Running:
             self.sink.step.before(self._dumped(self._held(self._live.parameters())), self._held(self._live.buffers()))
         if self._capture.calibrates and repeatable((*args, *kwargs.values()), adapter.is_tensor):
             moves = adapter.grad_enabled() and self._capture.optimizer is None
-            self._rehearsal = Rehearsal(self._live, args, kwargs, weights=moves)
+            self._rehearsal = Rehearsal(self._live, args, kwargs, weights=moves, listener=self._listener)
             self.sink.bordered = self._first and self._capture.holds
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -186,6 +249,7 @@ class Running:
         """The optimizer is about to step: gradients are what it will see."""
         if self.sink is None or self.stepped:
             return
+        self._recorder.turn_away()
         adapter = self._adapter
         for path, parameter in self._live.parameters().items():
             gradient = adapter.gradient(parameter)
@@ -202,6 +266,7 @@ class Running:
         sink, capture = self.sink, self._capture
         if sink is None:
             return
+        self._recorder.turn_away()
         self._rehearse()
         parameters = self._live.parameters()
         gradients = {path: self._gradients.get(path) for path in parameters} if self._backward else {}
@@ -214,6 +279,8 @@ class Running:
             weights, capture.trained = self._dumped(self._held(parameters)), False
         if capture.optimizer is not None:
             self._extra["optimizer"] = plain_settings(optimizer_settings_of(self._adapter, capture.optimizer))
+        if capture.keeps_draws and not self._unheard:
+            sink.step.heard(() if self._listener is None else self._listener.unseen)
         assert capture.statistics is not None
         sink.end(
             StepTrace(self.number, calls, {}, None, self._dumped(gradients), self._backward),
@@ -228,7 +295,7 @@ class Running:
 
     def _from_base(self, sink: StepSink) -> dict[str, Any]:
         alongside = self._capture.alongside
-        return {} if alongside is None else alongside.ending(self.number, sink)
+        return {} if alongside is None else alongside.ending(self.number, sink, self._listener)
 
     def _rehearse(self) -> None:
         """Run the step again, shaken, while its weights are at hand."""
@@ -242,6 +309,11 @@ class Running:
 
     def _calibrate(self, rehearsal: Rehearsal) -> None:
         assert self.sink is not None
+        if self._unheard and self._calls == 1:
+            heard = rehearsal.listened(self.number)
+            if heard is not None:
+                self._listener, self._unheard = heard, False
+                self._write_draws(heard)
         for path, held in self._gradients.items():
             self._samples.parameters[path] = sampled(held)
         rehearsal.find_start(self.number)
@@ -249,6 +321,8 @@ class Running:
         self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
         if self._noise is None:
             self._extra["repeats"] = False
+            if self._listener is None:  # it may draw from a generator of its own
+                self._unheard = self._capture.draws = True
             return
         if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
             found = rehearsal.reference(self.number, drift, backward=backward)

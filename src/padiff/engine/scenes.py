@@ -141,6 +141,7 @@ class Scenes:
             draws=tuple(gap for gap in self.draws if _concerns(gap, base.path, job.raw.tree.nodes[raw_node].path)),
             base_ties=_ties(job.base, base.node),
             raw_ties=_ties(job.raw, raw_node),
+            raw_layer=job.raw.tree.nodes[raw_node].layer,
         )
 
     def _given(self, base: Call, raw: Call) -> dict[str, Array]:

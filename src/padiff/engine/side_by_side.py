@@ -12,6 +12,7 @@ from padiff.align import CallPairing, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
+from padiff.engine.crossings import Crossings
 from padiff.engine.gallery import Gallery
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
@@ -59,7 +60,9 @@ class SideBySide:
         base_tree: ModuleTree,
         twins: bool = True,
         noise: Noise | None = None,
+        crossings: Crossings | None = None,
     ) -> None:
+        self._crossings = crossings
         self._base = base
         self._pairing = pairing
         self._tolerance = tolerance
@@ -198,13 +201,13 @@ class SideBySide:
             return self._tolerance
         return replace(self._tolerance, predicted=predicted, sums=gradients)
 
-    def on_gradient(self, tensor: int, gradient: Value) -> None:
+    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
         if self._queue:
             self._settle()
         place = self._places.get(tensor)
         if place is None:
             self._ops.on_gradient(tensor, gradient, self._base.gradients, self._allowed)
-            return
+            return None
         if self.wait_for is not None and place.tracked:
             self.wait_for(self._pairing.parts.get(place.base, (place.base,)), self._base.gradients)
         expected = self._base_gradient(place.base)
@@ -212,24 +215,31 @@ class SideBySide:
             if not gradient.overwritten and not expected.overwritten:
                 self._gradient_queue.append((place, expected, gradient))
                 self._queued_bytes += math.prod(gradient.shape) * 4
+                if self._crossings is not None and self._crossings.concern(gradient.shape):
+                    return self._settle_gradients()
                 if len(self._gradient_queue) >= QUEUE_LENGTH or self._queued_bytes >= QUEUE_BYTES:
                     self._settle_gradients()
-                return
+                return None
             outcome = self._values_of(expected, gradient, self._allowed(place.base, gradients=True), gradients=True)
             self._picture("backward", outcome, expected, gradient)
             self._gradient_used(place.base, expected)
         elif place.tracked:
             outcome = _one_sided(gradient, "raw")
         else:
-            return  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
+            return None  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
         self._comparisons.append(_in_backward(place.met, outcome))
+        return None
 
-    def _settle_gradients(self) -> None:
+    def _settle_gradients(self) -> Array | None:
+        """Compare what has queued up; says what the last of them is to be instead."""
+        instead: Array | None = None
         for place, expected, gradient in self._gradient_queue:
             tolerance = self._allowed(place.base, gradients=True)
             outcome = compare_in_any_layout(
                 expected.numpy(), gradient.numpy(), tolerance, gradients=True, loosely=not self._alike
             )
+            if self._crossings is not None and self._crossings.concern(gradient.shape):
+                outcome, instead = self._crossings.compare(expected.numpy(), gradient.numpy(), outcome, tolerance)
             self._picture("backward", outcome, expected, gradient)
             if outcome.numbers is not None:
                 self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
@@ -237,6 +247,7 @@ class SideBySide:
             self._comparisons.append(_in_backward(place.met, outcome))
         self._gradient_queue.clear()
         self._queued_bytes = 0
+        return instead
 
     def _base_gradient(self, tensor: int) -> Value | None:
         if tensor in self._pairing.derived:
@@ -337,6 +348,8 @@ class SideBySide:
             if arrays is not None:
                 results[key] = arrays
                 outcome = self._outcomes[key] = compare_in_any_layout(*arrays, self._allowed(one.tensor))
+                if self._crossings is not None and outcome.verdict == "rounding":
+                    self._crossings.look(*arrays)
                 if not outcome.agrees:
                     self._gallery.see("forward", outcome, *arrays)
             outcome = self._outcomes[key]
@@ -397,7 +410,10 @@ class SideBySide:
         rest = without_masked(expected, found) if masks else None
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
-        return compare_in_any_layout(expected, found, tolerance, gradients=gradients, loosely=not self._alike)
+        outcome = compare_in_any_layout(expected, found, tolerance, gradients=gradients, loosely=not self._alike)
+        if self._crossings is not None and outcome.verdict == "rounding" and not gradients:
+            self._crossings.look(expected, found)
+        return outcome
 
     def _picture(self, phase: Phase, outcome: Outcome, base: Value, raw: Value, *, result: bool = False) -> None:
         if (outcome.agrees and not result) or base.overwritten or raw.overwritten:

@@ -15,6 +15,7 @@ from padiff.capture.session import Arguments, Session
 from padiff.diagnose import find_divergence
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
+from padiff.engine.crossings import Crossings
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
@@ -46,6 +47,12 @@ LARGE = 1 << 23
 """Bytes of a model, or of what flows through it, from which on both backward passes take turns."""
 
 
+WENT_ON = (
+    "some gradients differ where numbers lie on a kink (of a ReLU) and fall to either side by rounding; raw's backward "
+    "went on with base's side there"
+)
+
+
 class Step:
     """One step of both models, compared."""
 
@@ -73,6 +80,7 @@ class Step:
         self.seen_into = False
         """Whether a second look was taken."""
         self.noise: Noise | None = None
+        self.crossings: Crossings | None = None
         self.watcher: SideBySide | None = None
         """Holds raw beside base, from when base has run."""
         self.done: StepComparison | None = None
@@ -368,7 +376,9 @@ class Step:
     def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
-        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise)
+        rounds = job.tolerance.mode == "auto" and not job.tolerance.narrow and job.optimizers is None
+        self.crossings = Crossings() if rounds and base.ran_backward else None
+        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise, self.crossings)
         return self.watcher
 
     def _finished(self, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
@@ -376,6 +386,8 @@ class Step:
         assert self.watcher is not None
         self.keeping.raw.ran(raw_trace)
         done = self.watcher.finish(raw_trace)
+        if self.crossings is not None and self.crossings.mended:
+            self.notes.append(WENT_ON)
         state = State(job, self.plan, self.step, self.noise)
         outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]

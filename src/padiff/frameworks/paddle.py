@@ -34,7 +34,6 @@ _BIT_VIEWS = {
     "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
 }
-_WHOLE = frozenset({paddle.int64, paddle.int32, paddle.bool, paddle.int16, paddle.int8, paddle.uint8})
 _SMALL = 1 << 13
 """Elements up to which copying takes a fraction of the time of sharing (paddle 3.3)."""
 _STATISTICS = ("_mean", "_variance")
@@ -308,13 +307,12 @@ class PaddleAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return paddle_ops.WRAPPERS
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         if tensor.stop_gradient:
             return None
 
-        def hook(gradient: Any) -> None:
-            if gradient is not None:
-                callback(gradient if gradient.is_leaf else gradient.detach())
+        def hook(gradient: Any) -> Any:
+            return None if gradient is None else self._passed_on(callback, gradient)
 
         return _GradientHandle(weakref.ref(tensor), tensor._register_grad_hook(hook))
 
@@ -335,7 +333,7 @@ class PaddleAdapter:
         return twin
 
     def _passed_on(self, see: Callable[[Any], Array | None], gradient: Any) -> Any:
-        other = see(gradient.detach())
+        other = see(gradient if gradient.is_leaf else gradient.detach())
         return None if other is None else self.to_native(other).astype(gradient.dtype)
 
     def write(self, target: Any, source: Any) -> None:

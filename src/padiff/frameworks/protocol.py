@@ -211,8 +211,10 @@ class Adapter(Protocol):
         """Files of decorators, which stand around the framework's functions on the stack."""
         ...
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
-        """Have ``callback`` called with the tensor's gradient in backward; None where it will have none."""
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
+        """Have ``callback`` called with the tensor's gradient in backward; None where it will have none.
+
+        What it returns, if anything, is what backward goes on with."""
         ...
 
     def substitute(

@@ -139,10 +139,14 @@ class TorchAdapter:
         return str(tensor.dtype).removeprefix("torch.")
 
     def to_numpy(self, tensor: Any) -> Array:
-        host = tensor.detach()
-        plain = host.dtype in _PLAIN and host.device.type == "cpu" and host.layout is torch.strided
-        if plain and not host.is_neg():
-            return host.numpy()
+        host = tensor.detach() if tensor.requires_grad else tensor
+        if host.dtype in _PLAIN:
+            try:
+                plain: Array = host.numpy()
+            except (RuntimeError, TypeError):  # elsewhere than on the host, sparse, or conjugate in name only
+                pass
+            else:
+                return plain
         if host.layout is not torch.strided:
             host = host.to_dense()
         if host.is_quantized:
@@ -253,7 +257,8 @@ class TorchAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return ()
 
-    on_gradient = staticmethod(on_gradient)
+    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
+        return on_gradient(tensor, callback, self.to_native)
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False

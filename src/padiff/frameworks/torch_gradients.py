@@ -9,6 +9,7 @@ import torch
 from torch._C import _len_torch_function_stack
 
 from padiff.frameworks.protocol import Handle
+from padiff.records import Array
 
 _KEY = -1
 """torch's own handles count from 0."""
@@ -23,24 +24,28 @@ class _Hooks(dict[int, Any]):
         self.pop(_KEY, None)
 
 
-def on_gradient(tensor: Any, callback: Callable[[Any], None]) -> Handle | None:
+def on_gradient(
+    tensor: Any, callback: Callable[[Any], Array | None], to_native: Callable[[Array], Any]
+) -> Handle | None:
     """Have ``callback`` called with the tensor's gradient; None where it will have none.
 
-    What an op returned has no hooks yet: it is given a dictionary of them, as ``register_hook`` does in four times the
-    time (torch 2.13)."""
+    What an op returned has no hooks yet: it is given a dictionary of them, as ``register_hook`` does in more than twice
+    the time (torch 2.13)."""
     if not tensor.requires_grad:
         return None
 
-    def hook(gradient: Any) -> None:
+    def hook(gradient: Any) -> Any:
         if gradient is None:
-            return
+            return None
         if _len_torch_function_stack():  # somebody else's mode, which need not see what is looked at
             with torch._C.DisableTorchFunction():
-                callback(gradient.detach())
-        elif gradient.requires_grad:
-            callback(gradient.detach())
+                other = callback(gradient.detach())
         else:
-            callback(gradient)
+            other = callback(gradient.detach() if gradient.requires_grad else gradient)
+        if other is None:
+            return None
+        with torch._C.DisableTorchFunction():
+            return to_native(other).to(gradient)
 
     node = tensor.grad_fn
     if node is None or tensor._backward_hooks is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,36 +38,35 @@ class LiveTree:
 
     def parameters(self) -> dict[str, Any]:
         """Every parameter under its first path."""
-        return self._read("parameters", self.adapter.own_parameters)
+        return self._read("parameters")
 
     def buffers(self) -> dict[str, Any]:
         """Every buffer under its first path."""
-        return self._read("buffers", self.adapter.own_buffers)
+        return self._read("buffers")
 
     def tensors(self) -> dict[str, Any]:
         """Every parameter and buffer under each of its paths."""
-        if "tensors" not in self._known:
-            found: dict[str, Any] = {}
-            for node, module in zip(self.tree.nodes, self.modules, strict=True):
-                for name, tensor in (*self.adapter.own_parameters(module), *self.adapter.own_buffers(module)):
-                    found[join(node.path, name)] = tensor
-            self._known["tensors"] = found
-        return self._known["tensors"]
+        return self._read("tensors")
 
     def forget(self) -> None:
         """Read the tensors anew next time: somebody may have put others in their place."""
         self._known.clear()
 
-    def _read(self, what: str, own: Callable[[Any], list[tuple[str, Any]]]) -> dict[str, Any]:
-        if what not in self._known:
-            seen: set[int] = set()
-            found: dict[str, Any] = {}
+    def _read(self, what: str) -> dict[str, Any]:
+        if not self._known:
+            tensors: dict[str, Any] = {}
+            firsts: dict[str, dict[str, Any]] = {"parameters": {}, "buffers": {}}
+            seen: set[tuple[str, int]] = set()
+            own = (("parameters", self.adapter.own_parameters), ("buffers", self.adapter.own_buffers))
             for node, module in zip(self.tree.nodes, self.modules, strict=True):
-                for name, tensor in own(module):
-                    if id(tensor) not in seen:
-                        seen.add(id(tensor))
-                        found[join(node.path, name)] = tensor
-            self._known[what] = found
+                for role, named in own:
+                    for name, tensor in named(module):
+                        path = join(node.path, name)
+                        tensors[path] = tensor
+                        if (role, id(tensor)) not in seen:
+                            seen.add((role, id(tensor)))
+                            firsts[role][path] = tensor
+            self._known.update(firsts, tensors=tensors)
         return self._known[what]
 
 
@@ -79,10 +77,10 @@ def join(path: str, name: str) -> str:
 def main_dtype(live: LiveTree) -> str | None:
     """The floating dtype that most numbers of a model's parameters have; None where it has none."""
     sizes: Counter[str] = Counter()
-    for parameter in live.parameters().values():
-        dtype = live.adapter.dtype(parameter)
-        if dtype.startswith(("float", "bfloat")):
-            sizes[dtype] += math.prod(live.adapter.shape(parameter))
+    specs = {spec.identity: spec for node in live.tree.nodes for spec in node.parameters}
+    for spec in specs.values():
+        if spec.dtype.startswith(("float", "bfloat")):
+            sizes[spec.dtype] += math.prod(spec.shape)
     return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else None
 
 

@@ -13,7 +13,7 @@ from padiff.records.comparisons import (
 from padiff.records.divergences import Cause, Divergence, Fault, Interruption, OpPair
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.traces import FIRST_OP, Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
 from padiff.records.values import Array, Phase, Reason, Role, TensorSpec, Value, Verdict
 from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
@@ -62,4 +62,5 @@ __all__ = [
     "WeightPlan",
     "WeightProblem",
     "WeightSource",
+    "record",
 ]

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.traces import Call, StepTrace, Unmatched
 from padiff.records.values import Phase, Reason, Role, Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tolerance(PlainData):
     """What deviation is allowed, and by which measure.
 
@@ -41,7 +41,7 @@ class Tolerance(PlainData):
         return f"{self.mode}, rtol={self.rtol:g}, atol={self.atol:g}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Calibration(PlainData):
     """How ``tolerance="auto"`` is calibrated: base runs ``runs`` times more with its last digits shaken, and what moves
     less than ``factor`` times as far as it did there is rounding."""
@@ -50,7 +50,7 @@ class Calibration(PlainData):
     factor: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Numbers(PlainData):
     """How far two tensors of one shape are apart."""
 
@@ -71,7 +71,7 @@ class Numbers(PlainData):
     raw_worst: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome(PlainData):
     """What comparing two tensors gave, wherever they came from."""
 
@@ -100,7 +100,7 @@ class Outcome(PlainData):
         return self.numbers.rmse / self.predicted if self.predicted > 0 else math.inf if self.numbers.rmse else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mismatch(PlainData):
     """One element that differs."""
 
@@ -109,7 +109,7 @@ class Mismatch(PlainData):
     raw: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Picture(PlainData):
     """How an error lies in its tensor: how large, where, and the first elements that differ. Small, always."""
 
@@ -132,7 +132,7 @@ class Picture(PlainData):
     first: tuple[Mismatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comparison(PlainData):
     """Numbers and verdict of one pair of tensors, and where they were found."""
 

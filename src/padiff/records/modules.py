@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.values import Array, TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModuleNode(PlainData):
     """One module of a model, under one of its paths."""
 
@@ -88,7 +88,7 @@ class Rules(PlainData):
     """Leave out modules that have no parameter, neither themselves nor below."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group(PlainData):
     """Modules of which several on one side do what one does on the other: query, key, value and a fused one."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from padiff.records.draws import Draw
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.values import Value
 
 FIRST_OP = 1 << 24
@@ -22,7 +22,7 @@ class Frame(NamedTuple):
     function: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SourceLine(PlainData):
     """A line of the user's code."""
 
@@ -35,7 +35,7 @@ class SourceLine(PlainData):
         return f"{self.file}:{self.line} in {self.function}\n    {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot(PlainData):
     """One tensor among the inputs or outputs of a call."""
 
@@ -55,7 +55,7 @@ class Slot(PlainData):
         return self.tensor if self.stands_for < 0 else self.stands_for
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call(PlainData):
     """One execution of a module, or of an op in a module's own code."""
 
@@ -80,6 +80,8 @@ class Call(PlainData):
     short name after a slash, its kind the name people know it by."""
     begun: int = -1
     """For an op or a tag: how many calls had begun before it, which tells what it stands between."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """For an op that was looked into: what it was given besides tensors, by name."""
     tag: bool = False
     """A tensor that the user marked, as the only output; its path is the module's with the tag's name after an @."""
 
@@ -120,7 +122,7 @@ class Noise(PlainData):
     loss: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unmatched(PlainData):
     """A module, call or tensor that has no partner, and why."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 
 Array = npt.NDArray[Any]
 Phase = Literal["forward", "backward", "gradient", "weight", "buffer"]
@@ -39,7 +38,7 @@ class Value(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorSpec(PlainData):
     """A parameter or buffer as its owner names it."""
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from padiff.records.plain import PlainData
+from padiff.records.plain import PlainData, record
 from padiff.records.traces import Unmatched
 from padiff.records.values import Array
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightSource(PlainData):
     """A part of one tensor of base: which, how its axes go, and which stretch of one axis."""
 
@@ -27,7 +27,7 @@ class WeightSource(PlainData):
     """(heads, start, stop): the axis is laid out head by head, each head with all parts; this stretch of each head."""
 
 
-@dataclass(frozen=True)
+@record
 class WeightEntry(PlainData):
     """Where one tensor of raw comes from: parts of base's tensors, joined along ``axis``."""
 

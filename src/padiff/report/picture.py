@@ -13,7 +13,9 @@ BINS = 32
 CELLS = 16
 MOST_FIRST = 10
 STRETCH = 1 << 16
-"""Elements looked through at a time for the first that differ."""
+"""Elements looked through at a time."""
+EXACT_POWERS = 22
+"""Up to here powers of ten are exact."""
 NARROW = 0.01
 """Errors that lie closer together than this, in powers of ten, are one bin."""
 
@@ -24,10 +26,7 @@ def picture_of(base: Array | None, raw: Array | None) -> Picture | None:
         return None
     with np.errstate(all="ignore"):
         error = _error(base, raw)
-        finite = error[error > 0]
-        if not np.isfinite(finite).all():
-            finite = finite[np.isfinite(finite)]
-        low, high, counts = _histogram(finite)
+        low, high, counts = _histogram(error)
         equal = int(error.size - np.count_nonzero(error))
         shaped = error.reshape(base.shape) if base.ndim else error.reshape(1)
         axes = _axes(shaped)
@@ -35,7 +34,7 @@ def picture_of(base: Array | None, raw: Array | None) -> Picture | None:
     return Picture(
         size=base.size,
         equal=equal,
-        nonfinite=base.size - equal - finite.size,
+        nonfinite=base.size - equal - sum(counts),
         low=low,
         high=high,
         counts=counts,
@@ -71,17 +70,38 @@ def _wide(array: Array) -> Any:
     return np.float64 if array.dtype.itemsize >= 8 else np.float32
 
 
-def _histogram(errors: Array) -> tuple[float, float, tuple[int, ...]]:
-    if not errors.size:
+def _histogram(error: Array) -> tuple[float, float, tuple[int, ...]]:
+    """How many errors there are of each size, on a scale of powers of ten; what is equal or no number is left out.
+
+    Stretch by stretch: fresh memory for the whole would cost more than all the arithmetic."""
+    least, most = math.inf, 0.0
+    for start in range(0, error.size, STRETCH):
+        stretch = _counted(error[start : start + STRETCH])
+        if stretch.size:
+            least, most = min(least, float(stretch.min())), max(most, float(stretch.max()))
+    if most == 0.0:
         return 0.0, 0.0, ()
-    logs = np.log10(errors)
-    low, high = float(logs.min()), float(logs.max())
-    if high - low < NARROW:
-        return low, high, (int(errors.size),)
-    logs -= low
-    logs *= BINS / (high - low)
-    counts = np.bincount(np.minimum(logs.astype(np.int32), BINS - 1), minlength=BINS)
-    return low, high, tuple(int(count) for count in counts)
+    low, high = (float(np.log10(error.dtype.type(edge))) for edge in (least, most))
+    one = high - low < NARROW
+    found = np.zeros(1 if one else BINS, np.int64)
+    for start in range(0, error.size, STRETCH):
+        stretch = _counted(error[start : start + STRETCH])
+        if one:
+            found += stretch.size
+            continue
+        logs = np.log10(stretch)
+        logs -= low
+        logs *= BINS / (high - low)
+        found += np.bincount(np.clip(logs, 0, BINS - 1, out=logs).astype(np.intp), minlength=BINS)
+    return low, high, tuple(found.tolist())
+
+
+def _counted(errors: Array) -> Array:
+    """Those above zero and below infinity."""
+    if errors.min() > 0 and errors.max() < math.inf:
+        return errors
+    kept: Array = errors[(errors > 0) & (errors < math.inf)]
+    return kept
 
 
 def _axes(error: Array) -> tuple[int, ...]:
@@ -101,9 +121,16 @@ def _axes(error: Array) -> tuple[int, ...]:
 
 def _change(along: Array) -> float:
     """How much the largest error differs from place to place along an axis, relative to the largest of all."""
-    along = np.where(np.isfinite(along), along, np.nanmax(along[np.isfinite(along)], initial=1.0))
     peak = float(along.max())
-    return float(along.std()) / peak if peak > 0 else 0.0
+    if not math.isfinite(peak):
+        finite = along[np.isfinite(along)]
+        along = np.where(np.isfinite(along), along, finite.max(initial=1.0))
+        peak = float(along.max())
+    if peak <= 0:
+        return 0.0
+    apart = along / peak
+    apart -= apart.sum() / apart.size
+    return math.sqrt(float(np.dot(apart, apart)) / apart.size)
 
 
 def _cells(error: Array, axes: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
@@ -113,28 +140,41 @@ def _cells(error: Array, axes: tuple[int, ...]) -> tuple[tuple[float, ...], ...]
         if length > CELLS:
             starts = np.arange(CELLS) * length // CELLS
             found = np.maximum.reduceat(found, starts, axis=axis)
-    return tuple(tuple(_short(cell) for cell in row) for row in np.atleast_2d(found))
+    return tuple(map(tuple, _short(np.atleast_2d(found)).tolist()))
 
 
-def _short(value: Any) -> float:
-    return float(f"{float(value):.3g}") if math.isfinite(value) else math.inf
+def _short(values: Array) -> Array:
+    """Rounded to three digits; what such a number is divided by is a power of ten, so that it prints as short."""
+    values = values.astype(np.float64)
+    some = (values > 0) & (values < math.inf)
+    digits = 2 - np.floor(np.log10(np.where(some, values, 1.0))).astype(np.int64)
+    exact = np.abs(digits) <= EXACT_POWERS
+    power = 10.0 ** np.where(exact, np.abs(digits), 0)
+    short = np.where(digits > 0, np.rint(values * power) / power, np.rint(values / power) * power)
+    if not exact.all():
+        short[~exact] = [float(f"{value:.3g}") for value in values[~exact].tolist()]
+    found: Array = np.where(some, short, values)
+    return found
 
 
 def _first(base: Array, raw: Array, error: Array) -> tuple[Mismatch, ...]:
     """The first elements whose error is not small beside the largest."""
     peak = float(error.max())
     bound = peak * 1e-2 if math.isfinite(peak) else 0.0
-    found: list[Mismatch] = []
+    found: list[int] = []
     for start in range(0, error.size, STRETCH):
-        for flat in np.flatnonzero(error[start : start + STRETCH] > bound)[: MOST_FIRST - len(found)]:
-            index = tuple(int(place) for place in np.unravel_index(start + int(flat), base.shape))
-            found.append(Mismatch(index, _plain(base[index]), _plain(raw[index])))
+        here = np.flatnonzero(error[start : start + STRETCH] > bound)[: MOST_FIRST - len(found)]
+        found += (here + start).tolist()
         if len(found) == MOST_FIRST:
             break
-    return tuple(found)
+    if not base.ndim:
+        return tuple(map(Mismatch, [()] * len(found), _plain(base.reshape(1)), _plain(raw.reshape(1))))
+    places = np.unravel_index(np.array(found, np.intp), base.shape)
+    indices = zip(*(axis.tolist() for axis in places), strict=True)
+    return tuple(map(Mismatch, indices, _plain(base[places]), _plain(raw[places])))
 
 
-def _plain(value: Any) -> Any:
-    if value.dtype.kind == "V":  # a narrow float, which Python knows nothing of
-        return float(value)
-    return str(value) if value.dtype.kind == "c" else value.item()
+def _plain(values: Array) -> list[Any]:
+    if values.dtype.kind == "V":  # narrow floats, which Python knows nothing of
+        return [float(value) for value in values]
+    return [str(value) for value in values] if values.dtype.kind == "c" else list(values.tolist())

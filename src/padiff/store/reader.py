@@ -13,12 +13,13 @@ from padiff.errors import DumpError
 from padiff.records import Call, Frame, ModuleTree, SourceLine, StepTrace, Value
 from padiff.store import strict
 from padiff.store.checks import DIGEST_BYTES, digest
+from padiff.store.draws import StoredDraw
 from padiff.store.facts import Facts
 from padiff.store.files import INDEX, check_size, damaged, is_step_name, open_file, read_file
 from padiff.store.index import read_index
 from padiff.store.shelves import Shelves, decode_listing
 from padiff.store.sources import KnownSources, decode_sources
-from padiff.store.steps import Borders, Draw, StepDocument, decode_lost, decode_step
+from padiff.store.steps import Borders, StepDocument, decode_lost, decode_step
 from padiff.store.strict import Malformed
 from padiff.store.trees import decode_facts, decode_tree
 from padiff.store.values import LostValue, StoredValue
@@ -208,8 +209,19 @@ class StepDump:
         return self._document.arguments
 
     @property
-    def draws(self) -> tuple[Draw, ...]:
-        return self._document.draws
+    def draws(self) -> tuple[StoredDraw, ...]:
+        """Random numbers that the model drew, in order; none either where nobody listened."""
+        return self._document.draws or ()
+
+    @property
+    def heard(self) -> bool:
+        """Whether it is known what the model drew, be it nothing."""
+        return self._document.draws is not None
+
+    @property
+    def unseen(self) -> tuple[tuple[str, str], ...]:
+        """Ops that drew where nobody could see it, with the path of their module."""
+        return self._document.unseen
 
     @property
     def noise(self) -> Mapping[str, Mapping[str, float]]:
@@ -237,7 +249,7 @@ class StepDump:
         if read.borders is not None:
             yield from read.borders.contributions.values()
             yield from read.borders.arrivals.values()
-        yield from (draw.value for draw in read.draws)
+        yield from (value for draw in read.draws or () for value in draw.values())
         if read.loss is not None:
             yield read.loss
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from padiff.errors import ArgumentError
-from padiff.records import Array, Call, ModuleTree, StepTrace, Value
+from padiff.records import Array, Call, Draw, ModuleTree, StepTrace, Value
 from padiff.store import nested, strict
+from padiff.store.draws import encode_draw
 from padiff.store.index import SCHEMA
 from padiff.store.steps import FORMAT, StackTable, encode_call
 
@@ -124,10 +125,17 @@ class StepWriter:
             "kwargs": {str(name): nested.encode(item, self._argument) for name, item in kwargs.items()},
         }
 
-    def draw(self, name: str, value: Value | Array, path: str = "") -> None:
-        """Random numbers that the run drew."""
-        row = {"name": name, "tensor": self._reference(value, False)}
-        self._more.setdefault("draws", []).append({**row, "path": path} if path else row)
+    def draw(self, draw: Draw) -> None:
+        """Random numbers that the model drew."""
+        self.heard()
+        self._more["draws"].append(encode_draw(draw, lambda array: self._reference(array, False)))
+
+    def heard(self, unseen: Sequence[tuple[str, str]] = ()) -> None:
+        """It is known what the model draws, be it nothing; ``unseen`` are ops, with the path of their module, that drew
+        where nobody could see it."""
+        self._more.setdefault("draws", [])
+        if unseen:
+            self._more["unseen"] = [list(one) for one in unseen]
 
     def noise(self, noise: Mapping[str, Mapping[Any, float]]) -> None:
         """Predicted rounding noise: role (``tensors``, ``gradients``, ``weights``) to key to number."""

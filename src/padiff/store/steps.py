@@ -9,6 +9,7 @@ from typing import Any
 
 from padiff.records import Call, Frame, ModuleTree, Slot, Value
 from padiff.store import nested, strict
+from padiff.store.draws import StoredDraw, decode_draw, decode_unseen
 from padiff.store.index import SCHEMA
 from padiff.store.strict import Malformed
 from padiff.store.trees import decode_shape
@@ -20,20 +21,11 @@ _CALL = frozenset({"index", "parent", "node"})
 _CALL_MORE = frozenset({"path", "kind", "occurrence", "inputs", "outputs", "tensors", "stack"})
 _STEP = frozenset({"format", "schema", "step", "ran_backward", "calls", "frames", "stacks", "tensors", "gradients"})
 _STATE = ("weights", "buffers", "weights_before", "buffers_before")
-_STEP_MORE = frozenset({"loss", "parameter_gradients", *_STATE, "borders", "arguments", "draws", "noise", "extra"})
+_STEP_MORE = frozenset(
+    {"loss", "parameter_gradients", *_STATE, "borders", "arguments", "draws", "unseen", "noise", "extra"}
+)
 FORMAT = "padiff-dump-step"
 LOST = ("overwritten", "left out")
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Random numbers that a run drew, in order."""
-
-    name: str
-    """What drew them: ``dropout``, ``normal``."""
-    value: Value
-    path: str = ""
-    """Path of the module in whose call it happened."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,9 @@ class StepDocument:
     buffers_before: Mapping[str, Value]
     borders: Borders | None
     arguments: tuple[tuple[Any, ...], dict[str, Any]] | None
-    draws: tuple[Draw, ...]
+    draws: tuple[StoredDraw, ...] | None
+    """None where nobody listened."""
+    unseen: tuple[tuple[str, str], ...]
     noise: Mapping[str, Mapping[str, float]]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,7 +121,8 @@ def decode_step(document: Any, tree: ModuleTree, refer: Refer) -> StepDocument:
         **{name: {k: refer(v) for k, v in strict.table(table.get(name, {}), name).items()} for name in _STATE},
         borders=_decode_borders(table.get("borders"), refer),
         arguments=_decode_arguments(table.get("arguments"), refer),
-        draws=tuple(_decode_draw(row, refer) for row in strict.array(table.get("draws", []), "draws")),
+        draws=_decode_draws(table.get("draws"), refer),
+        unseen=decode_unseen(table.get("unseen", [])),
         noise=_decode_noise(table.get("noise", {})),
         extra=strict.table(table.get("extra", {}), "extra"),
     )
@@ -233,9 +228,8 @@ def _decode_arguments(value: Any, refer: Refer) -> tuple[tuple[Any, ...], dict[s
     return tuple(args), kwargs
 
 
-def _decode_draw(value: Any, refer: Refer) -> Draw:
-    row = strict.table(value, "a draw", frozenset({"name", "tensor"}), frozenset({"path"}))
-    return Draw(strict.text(row["name"], "name"), refer(row["tensor"]), strict.text(row.get("path", ""), "path"))
+def _decode_draws(value: Any, refer: Refer) -> tuple[StoredDraw, ...] | None:
+    return None if value is None else tuple(decode_draw(row, refer) for row in strict.array(value, "draws"))
 
 
 def _decode_noise(value: Any) -> dict[str, dict[str, float]]:

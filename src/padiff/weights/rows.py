@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from padiff.frameworks.layers import Stored
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import ModuleNode, TensorSpec, WeightSource
+from padiff.records import ModuleNode, TensorSpec, WeightSource, record
 
 Rows = Mapping[str, Stored]
 
 
-@dataclass(frozen=True)
+@record
 class Held:
     """A tensor that a module, or a layer matched as one thing, holds."""
 
@@ -36,7 +36,7 @@ class Held:
         return self.role == "buffer" or (self.stored is not None and self.stored.role == "buffer")
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """One neutral part inside one tensor of base."""
 

@@ -215,6 +215,8 @@ class Bench:
         else:
             parted = tensor.reshape(count, len(tensor), each)
         chosen = self.chosen(way.heads)
+        if chosen.max(initial=0) >= way.heads:
+            return None
         if count == way.heads:
             return np.asarray(parted[chosen])
         if way.heads % count:

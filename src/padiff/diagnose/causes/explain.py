@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -32,6 +32,7 @@ Finder = Callable[[Trial], Iterator[Cause]]
 FIRST: tuple[Finder, ...] = (
     randomness.nondeterminism,
     settings.by_settings,
+    settings.another_layer,
     randomness.drawn_otherwise,
     numerics.nan_origin,
     numerics.nan_from_mask,
@@ -76,6 +77,7 @@ ALIKE: tuple[Finder, ...] = (
     rope.rope,
     rope.rope_table,
     rope.rope_apart,
+    rope.rope_by_tables,
     attention.attention,
     layouts.axes,
     layouts.shifted,
@@ -95,6 +97,9 @@ ALIKE: tuple[Finder, ...] = (
 
 _MOST = 6
 
+FORGIVEN: tuple[type[Exception], ...] = (Exception,)
+"""What may go wrong in one cause: the others are asked all the same."""
+
 
 def explain(scene: Scene) -> tuple[Cause, ...]:
     """Causes that were tried and held, the most certain first; none where nothing known explains the difference."""
@@ -102,16 +107,28 @@ def explain(scene: Scene) -> tuple[Cause, ...]:
         return ()
     with np.errstate(all="ignore"):  # a hypothesis may divide by zero and be wrong
         trial = Trial(scene)
-        found = [cause for finder in _asked(trial) for cause in finder(trial)]
+        found = [cause for finder in _asked(trial) for cause in _answers(finder, trial)]
+    return merged(found)
+
+
+def _answers(finder: Finder, trial: Trial) -> Iterator[Cause]:
+    try:
+        yield from finder(trial)
+    except FORGIVEN:
+        return
+
+
+def merged(causes: Iterable[Cause]) -> tuple[Cause, ...]:
+    """The most certain first, each name once."""
     kept: dict[str, Cause] = {}
-    for cause in sorted(found, key=lambda cause: -cause.confidence):
+    for cause in sorted(causes, key=lambda cause: -cause.confidence):
         kept.setdefault(cause.name, cause)
     return tuple(kept.values())[:_MOST]
 
 
 def _asked(trial: Trial) -> Iterator[Finder]:
     if "c" in (trial.expected.dtype.kind, trial.found.dtype.kind):
-        yield from FIRST[:2]
+        yield from FIRST[:3]
         return
     yield from FIRST
     if not trial.scene.expected.size or not trial.scene.found.size:

@@ -68,6 +68,9 @@ def integers(trial: Trial) -> Iterator[Cause]:
         if step and np.all(apart == step) and apart.size > 1:
             yield Cause("off by one", f"every index of raw is base's plus {step:g}", 0.93)
             return
+        if not np.any(found) and np.any(expected):
+            yield Cause("zeroed", f"all {found.size} integers of raw are zero", 0.9)
+            return
         steps = apart[apart != 0]
         if steps.size and np.all(np.abs(steps) == 1) and np.all(steps == steps[0]):
             text = f"{steps.size} of {apart.size} integers of raw are base's plus {steps[0]:g}: another rounding"

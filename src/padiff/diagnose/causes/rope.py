@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
@@ -92,6 +93,31 @@ def rope(trial: Trial) -> Iterator[Cause]:
         wrong = turning(x, trial.found, bound)
         if wrong is not None:
             yield from _between(right, wrong, name)
+            return
+
+
+def rope_by_tables(trial: Trial) -> Iterator[Cause]:
+    """Both sides are ``x * cos`` and what they make of ``x``'s pairs times ``sin``, with tables at hand: pairs may be
+    formed otherwise than the tables are laid out, which turns nothing."""
+    if trial.expected.ndim < 2 or trial.expected.shape[-1] % 2:
+        return
+    tables = [(c, s) for c, s in permutations(trial.spread.values(), 2) if gap(c * c + s * s, np.ones_like(c)) < 1e-4]
+    bound = 0.3 * trial.gap
+    for cos, sin in tables[:4]:
+        for name, x in trial.like.items():
+            made = {
+                (pairing, sign): x * cos + sign * unpaired(1j * pairs(x, pairing), pairing) * sin
+                for pairing in PAIRINGS
+                for sign in (1, -1)
+            }
+            right = next((way for way, value in made.items() if gap(trial.expected, value) <= bound), None)
+            wrong = next((way for way, value in made.items() if gap(trial.found, value) <= bound), None)
+            if right is None or wrong is None or right == wrong or not trial.models(made[right], made[wrong]):
+                continue
+            if right[0] != wrong[0]:
+                yield Cause("rope pairing", f"base forms pairs of {name} by {right[0]}, raw by {wrong[0]}", 0.95)
+            else:
+                yield Cause("rope sign", f"raw turns {name} the other way", 0.95)
             return
 
 

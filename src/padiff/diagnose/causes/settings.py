@@ -8,7 +8,7 @@ from typing import Any
 from padiff.diagnose.causes.trial import Trial, gap, plain
 from padiff.records import Array, Cause
 
-_NAMES = {
+NAMES = {
     "approximate": "gelu variant",
     "p": "dropout",
     "training": "training mode",
@@ -27,17 +27,17 @@ def differing_settings(base: Mapping[str, Any], raw: Mapping[str, Any]) -> tuple
     return tuple(
         (name, value, raw[name])
         for name, value in base.items()
-        if name in raw and name not in _WORDLESS and not _same(value, raw[name])
+        if name in raw and name not in _WORDLESS and not same_setting(value, raw[name])
     )
 
 
-def _same(one: Any, other: Any) -> bool:
+def same_setting(one: Any, other: Any) -> bool:
     """Equal, or another spelling of the same: 2 and (2, 2), None and False, 1 and 1.0."""
     if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(same_setting(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, tuple) or isinstance(other, tuple):
         many, single = (one, other) if isinstance(one, tuple) else (other, one)
-        return bool(many) and all(_same(item, single) for item in many)
+        return bool(many) and all(same_setting(item, single) for item in many)
     if not one and not other and (one is None or other is None):
         return not isinstance(one or other, str) and all(x is None or x is False for x in (one, other))
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
@@ -53,9 +53,7 @@ def by_settings(trial: Trial) -> Iterator[Cause]:
     for name, base, raw in differing:
         if _helps(trial, _again(trial, {name: base})):
             alone = True
-            yield Cause(
-                _NAMES.get(name, name), f"{_beside(name, base, raw)}; with base's value the outputs agree", 0.97
-            )
+            yield Cause(NAMES.get(name, name), f"{_beside(name, base, raw)}; with base's value the outputs agree", 0.97)
     if alone or len(differing) < 2:
         return
     needed = {name: base for name, base, _ in differing}
@@ -66,7 +64,7 @@ def by_settings(trial: Trial) -> Iterator[Cause]:
         if _helps(trial, _again(trial, fewer)):
             needed = fewer
     told = "; ".join(_beside(name, base, raw) for name, base, raw in differing if name in needed)
-    names = " and ".join(_NAMES.get(name, name) for name in needed)
+    names = " and ".join(NAMES.get(name, name) for name in needed)
     yield Cause(names, f"{told}; with base's values the outputs agree", 0.96)
 
 
@@ -90,3 +88,19 @@ def _helps(trial: Trial, again: Array | None) -> bool:
     if not trial.scene.agrees(expected, again):
         return False
     return not trial.same_shape or gap(plain(trial.cut(expected)), plain(trial.cut(again))) <= 0.5 * trial.gap
+
+
+_FAMILIES = {"pool": "pooling", "norm": "norm kind", "pad": "padding", "dropout": "dropout", "conv": "layer kind"}
+"""What is in the names of layers of one family to what it is called when they are not the same."""
+
+
+def another_layer(trial: Trial) -> Iterator[Cause]:
+    """Two layers of one family that are not the same: a pool of means, a pool of the largest."""
+    base, raw = trial.scene.layer, trial.scene.raw_layer
+    if base is None or raw is None or base == raw or trial.scene.phase != "forward":
+        return
+    if trial.same_shape and trial.agree(trial.expected, trial.found):
+        return
+    name = next((name for word, name in _FAMILIES.items() if word in base and word in raw), None)
+    if name is not None:
+        yield Cause(name, f"base has a {base}, raw a {raw}", 0.7, tested=False)

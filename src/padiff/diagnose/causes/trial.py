@@ -17,6 +17,7 @@ _SAMPLE = 2048
 _GAIN = 0.3
 """A hypothesis must leave less than this share of the difference, besides agreeing."""
 _MANY = 32
+_MOST_AT_HAND = 48
 
 
 class Trial:
@@ -48,11 +49,16 @@ class Trial:
         """Every tensor that could have gone into it, by a name to print."""
         scene = self.scene
         named: dict[str, Array] = {f"its input {name}".strip(): t for name, t in scene.given.items()}
-        named |= {f"what {path} returned": t for path, t in scene.around.items()}
-        named |= {f"what {path} was given": t for path, t in scene.handed.items()}
+        sides = (("returned", scene.around), ("was given", scene.handed))
+        for path in {**scene.around, **scene.handed}:  # nearest first
+            named |= {f"what {path} {word}": t[path] for word, t in sides if path in t}
         if scene.phase in ("backward", "gradient"):
             named = {f"the gradient of its output {n}".strip(): t for n, t in scene.gradients.items()} | named
-        return {name: plain(self.cut(t)) for name, t in list(named.items())[:_MANY] if t.size and t.dtype.kind != "O"}
+        return {
+            name: plain(self.cut(t))
+            for name, t in list(named.items())[:_MOST_AT_HAND]
+            if t.size and t.dtype.kind != "O"
+        }
 
     @cached_property
     def like(self) -> dict[str, Array]:

@@ -1,0 +1,250 @@
+"""Why, by the op with which a module's own code starts to go wrong: what it was given, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from padiff.compare.layouts import compare_in_any_layout
+from padiff.diagnose.causes.explain import explain
+from padiff.diagnose.causes.settings import NAMES, same_setting
+from padiff.diagnose.likes import Event, Likes
+from padiff.diagnose.own_code import Culprit
+from padiff.diagnose.scene import Scene
+from padiff.diagnose.stages import Stage, stages
+from padiff.records import Array, Call, Cause, Tolerance
+
+ACTIVATIONS = frozenset(
+    ("relu", "gelu", "silu", "sigmoid", "tanh", "softplus", "leaky_relu", "elu", "hardswish", "mish", "glu", "softmax")
+) | {"log_softmax", "prelu"}
+REDUCTIONS = frozenset({"mean", "sum", "max", "min", "prod", "var", "std", "norm", "logsumexp"})
+NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"})
+POOLS = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3))
+
+SURE = 0.93
+GENERIC = frozenset({"operands", "scale", "sign", "offset", "bias", "order", "transposed", "shape", "clamp", "zeroed"})
+"""What may be said of many tensors, and follows from what was said of the first."""
+
+BY_THING = {
+    "mul": "scale",
+    "div": "scale",
+    "add": "offset",
+    "sub": "offset",
+    "pow": "exponent",
+    "roll": "off by one",
+    "getitem": "slice",
+    "transpose": "transposed",
+    "reshape": "shape",
+    "cat": "axis",
+    "stack": "axis",
+    "split": "split",
+    "softmax": "axis",
+    "clip": "clamp",
+    "to": "precision",
+    "tril": "mask off by one",
+    "triu": "mask off by one",
+    "masked_fill": "mask",
+    "repeat_interleave": "head order",
+} | dict.fromkeys(REDUCTIONS, "axis")
+"""What another value means where the argument's own name says little."""
+WORDLESS = frozenset({"value", "other", "input", "self", "key", "index", "dims", "dim0", "dim1", "size", "diagonal"})
+_SILENT = frozenset(
+    {"name", "out", "device", "inplace", "stacklevel", "_stacklevel", "training", "align_mode", "layout"}
+)
+
+
+def causes_of_op(culprit: Culprit) -> tuple[Cause, ...]:
+    """What was tried on the first tensors that differ, and what the op itself tells."""
+    found = list(_tried(culprit))
+    found += [cause for cause in _told(culprit) if cause.name not in {one.name for one in found}]
+    return tuple(sorted(found, key=lambda cause: -cause.confidence))
+
+
+def _tried(culprit: Culprit) -> Iterator[Cause]:
+    """What explains the first tensors that differ; further on only what is no mere arithmetic of what is at hand."""
+    adding = {event.thing for event in (culprit.base, culprit.raw) if event is not None} & {"add", "sub"}
+    for place, stage in enumerate(stages(culprit)):
+        causes = [
+            replace(one, evidence=f"{_words(stage.op)}: {one.evidence}")
+            for one in explain(_scene(stage))
+            if _tells(one.name, place, bool(adding))
+        ]
+        yield from causes
+        if any(one.confidence >= SURE for one in causes):
+            return
+
+
+def _tells(name: str, place: int, adding: bool) -> bool:
+    if name.endswith("residual") or name in ("residual scale", "left out"):
+        return adding and not place
+    return not place or name not in GENERIC
+
+
+def _scene(stage: Stage) -> Scene:
+    tolerance = Tolerance(mode="auto", predicted=stage.noise)
+
+    def agrees(base: Array, raw: Array) -> bool:
+        return compare_in_any_layout(base, raw, tolerance).agrees
+
+    return Scene(
+        phase="forward",
+        role="output",
+        base_kind=stage.op.kind,
+        raw_kind=stage.op.kind,
+        layer=stage.op.kind.rpartition(".")[2],
+        expected=stage.expected,
+        found=stage.found,
+        given=stage.given,
+        around=stage.around,
+        agrees=agrees,
+    )
+
+
+def _words(op: Call) -> str:
+    line = f" (line {op.stack[-1].line})" if op.stack else ""
+    return f"at {op.kind}{line}"
+
+
+# ------------------------------------------------------------------ what the op tells
+
+
+def _told(culprit: Culprit) -> Iterator[Cause]:
+    base, raw, likes = culprit.base, culprit.raw, culprit.likes
+    if likes is None:
+        return
+    left = [_module(likes, side, event) for side, event in ((0, base), (1, raw))]
+    if left[0] and not left[1]:
+        yield Cause("left out", f"base calls {left[0]}, and raw goes on without it", 0.93)
+    elif left[1] and not left[0]:
+        yield Cause("extra module", f"raw calls {left[1]}, which base does not do", 0.9)
+    elif base is not None and raw is not None:
+        yield from _both(likes, base, raw)
+    elif base is not None:
+        text = f"base does {base.call.kind}{_line(base)}, and raw goes on without it"
+        yield Cause(_lack(base, "missing"), text, 0.88)
+    elif raw is not None:
+        text = f"raw does {raw.call.kind}{_line(raw)}, which base does not do"
+        yield Cause(_lack(raw, "extra"), text, 0.88)
+
+
+def _module(likes: Likes, side: int, event: Event | None) -> str:
+    """The module inside, without a partner, whose op it is; nothing where it is the code's own."""
+    owner = "" if event is None else event.call.path.partition("/")[0]
+    return "" if owner == likes.sides[side].inside.path else owner
+
+
+def _line(event: Event) -> str:
+    return f" in line {event.call.stack[-1].line}" if event.call.stack else ""
+
+
+def _lack(event: Event, word: str) -> str:
+    if event.thing in ACTIVATIONS:
+        return f"{word} activation"
+    if event.thing in NORMS:
+        return f"{word} norm"
+    if event.thing == "dropout":
+        return "dropout"
+    if event.thing in ("masked_fill", "tril", "triu"):
+        return "mask"
+    return "left out" if word == "missing" else "extra op"
+
+
+def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
+    if base.thing != raw.thing:
+        text = f"base does {base.call.kind} where raw does {raw.call.kind}"
+        yield Cause(_change(base.thing, raw.thing), text, 0.8)
+        return
+    ours, theirs = base.call.inputs, raw.call.inputs
+    alike = len(ours) == len(theirs) and all(
+        other.tensor in likes.of(0, one.tensor) for one, other in zip(ours, theirs, strict=True)
+    )
+    if alike:
+        yield from _options(base, raw)
+        return
+    mine = [set(likes.of(0, slot.tensor)) for slot in ours]
+    if len(ours) == len(theirs) and all(any(slot.tensor in same for same in mine) for slot in theirs):
+        name = "order" if base.thing in ("cat", "stack") else "operands"
+        yield Cause(name, f"{base.call.kind} is given the same tensors in another order", 0.9)
+        return
+    told = [_names(likes, side, event) for side, event in ((0, base), (1, raw))]
+    if told[0] != told[1]:
+        yield Cause("operands", f"base gives {base.call.kind} {told[0]}, raw {told[1]}", 0.7, tested=False)
+        return
+    moves = [_moves(likes, side, event) for side, event in ((0, base), (1, raw))]
+    if moves[0] != moves[1] and "split" in moves[0] + moves[1]:
+        text = f"both take parts of {told[0]}: base by {', '.join(moves[0])}; raw by {', '.join(moves[1])}"
+        yield Cause("head order", text, 0.8, tested=False)
+    elif moves[0] != moves[1]:
+        text = f"{told[0]} comes by {', '.join(moves[0])} in base, by {', '.join(moves[1])} in raw"
+        yield Cause("order", text, 0.7, tested=False)
+
+
+def _change(base: str, raw: str) -> str:
+    for name, things in (("activation", ACTIVATIONS), ("reduction", REDUCTIONS | POOLS), ("norm kind", NORMS)):
+        if base in things and raw in things:
+            return name
+    return "other op"
+
+
+def _options(base: Event, raw: Event) -> Iterator[Cause]:
+    """The same op with the same tensors: what else it was given."""
+    if base.call.kind != raw.call.kind:
+        return
+    ours, theirs = dict(base.call.options), dict(raw.call.options)
+    for name in {**ours, **theirs}:
+        if name in _SILENT or (name in ours and name in theirs and same_setting(ours[name], theirs[name])):
+            continue
+        one, other = (_value(own, name) for own in (ours, theirs))
+        text = f"{base.call.kind}{_line(raw)} is given {name} {other} in raw and {one} in base, and the same tensors"
+        values = (ours.get(name), theirs.get(name))
+        yield Cause(_option_name(name, base.thing, values), text, 0.92)
+
+
+def _value(options: dict[str, Any], name: str) -> str:
+    return repr(options[name]) if name in options else "not at all"
+
+
+def _tiny(values: tuple[Any, Any]) -> bool:
+    """Whether both are what is added so that nothing is divided by zero."""
+    return all(type(value) is float and 0 <= value <= 0.1 for value in values) and min(values) <= 1e-3
+
+
+def _option_name(name: str, thing: str, values: tuple[Any, Any]) -> str:
+    if name == "dtype":
+        return "softmax dtype" if thing in ("softmax", "log_softmax") else "precision"
+    if (name.isdigit() or name in WORDLESS) and thing in ("add", "clip") and _tiny(values):
+        return "eps"
+    if name.isdigit() or name in WORDLESS:
+        return BY_THING.get(thing, thing)
+    return "interpolation" if (thing, name) == ("interpolate", "mode") else NAMES.get(name, name)
+
+
+def _names(likes: Likes, side: int, event: Event) -> str:
+    """What an op was given, by what made it, wherever that was put in between."""
+    own = likes.sides[side]
+    found = []
+    for slot in event.call.inputs:
+        tensor, maker = slot.tensor, own.maker.get(slot.tensor)
+        while maker is not None and maker.moving and not maker.child and len(maker.call.inputs) == 1:
+            tensor = maker.call.inputs[0].tensor
+            maker = own.maker.get(tensor)
+        given = next((one.name for one in own.inside.given if one.tensor == tensor), None)
+        if maker is not None:
+            place = next(n for n, one in enumerate(maker.call.outputs) if one.tensor == tensor)
+            found.append(f"what {maker.call.path} returned{f' [{place}]' if place else ''}")
+        else:
+            found.append("a tensor it holds" if given is None else f"its input {given}".strip())
+    return " and ".join(found) or "nothing"
+
+
+def _moves(likes: Likes, side: int, event: Event) -> list[str]:
+    """How the first tensor that the op was given, and the other side was not, was put elsewhere before."""
+    own = likes.sides[side]
+    found: list[str] = []
+    tensor = event.call.inputs[0].tensor if event.call.inputs else -1
+    maker = own.maker.get(tensor)
+    while maker is not None and maker.moving and not maker.child and len(maker.call.inputs) == 1:
+        found.append(maker.thing)
+        maker = own.maker.get(maker.call.inputs[0].tensor)
+    return found[::-1]

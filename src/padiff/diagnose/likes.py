@@ -1,0 +1,194 @@
+"""Which tensors of two sides are the same: by their elements, whatever they are called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from padiff.compare.arrays import compare_arrays
+from padiff.compare.masks import without_masked
+from padiff.compare.measure import rms
+from padiff.records import Array, Call, Slot, Tolerance, Value
+
+CLOSE = 4.0
+"""How many times as far apart as its nearest like a tensor may be and still be one."""
+LAST_DIGIT = 1.2e-7
+"""How far rounding alone may bring two apart that are the same, relative to them."""
+SAMPLE = 32
+"""Elements looked at before two tensors are compared in full."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An op of a module's own code, or the call of a child."""
+
+    call: Call
+    thing: str
+    """What it does, in one word for all frameworks."""
+    moving: bool = False
+    """It makes no new numbers."""
+    free: bool = False
+    """It takes its tensors in another order of axes from one framework to the other."""
+    child: bool = False
+    """A child that has a partner: what it returns is base's, and right."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """One side's own code, from its beginning to the tensor that differs."""
+
+    events: tuple[Event, ...]
+    accused: int
+    """Number of the tensor that differs."""
+    given: tuple[Slot, ...] = ()
+    """What the module was given."""
+    gradients: Mapping[int, Value] = field(default_factory=dict)
+    noise: Mapping[int, float] = field(default_factory=dict)
+    """How far rounding moves a tensor; of base's."""
+    path: str = ""
+    """The module's."""
+
+
+class Side:
+    """One side's tensors: who made them, who uses them."""
+
+    def __init__(self, inside: Inside) -> None:
+        self.inside = inside
+        self.values: dict[int, Value] = {}
+        self.maker: dict[int, Event] = {}
+        self.users: dict[int, list[Event]] = {}
+        self.constants: set[int] = set()
+        """Tensors made of nothing that the module was given or holds: masks, positions."""
+        for slot in inside.given:
+            self.values.setdefault(slot.tensor, slot.value)
+        for event in inside.events:
+            for slot in event.call.inputs:
+                self.values.setdefault(slot.tensor, slot.value)
+                self.users.setdefault(slot.tensor, []).append(event)
+            constant = not event.child and all(slot.tensor in self.constants for slot in event.call.inputs)
+            for slot in event.call.outputs:
+                self.values.setdefault(slot.tensor, slot.value)
+                self.maker.setdefault(slot.tensor, event)
+                if constant:
+                    self.constants.add(slot.tensor)
+        self.place = {id(event): place for place, event in enumerate(inside.events)}
+        self.by_size: dict[int, list[int]] = {}
+        self._arrays: dict[int, Array] = {}
+        for tensor, value in self.values.items():
+            if not value.overwritten:
+                self.by_size.setdefault(int(np.prod(value.shape)), []).append(tensor)
+
+    def array(self, tensor: int) -> Array:
+        """Its elements in order."""
+        if tensor not in self._arrays:
+            self._arrays[tensor] = self.values[tensor].numpy().reshape(-1)
+        return self._arrays[tensor]
+
+    def free(self, tensor: int) -> bool:
+        """Whether the order of its axes means nothing: it comes from, or goes to, what orders them as it likes."""
+        maker = self.maker.get(tensor)
+        if maker is not None and maker.free:
+            return True
+        users = self.users.get(tensor, [])
+        return bool(users) and all(
+            user.free or (user.moving and all(self.free(slot.tensor) for slot in user.call.outputs)) for user in users
+        )
+
+    def passes_on(self, event: Event, tensor: int) -> bool:
+        """Whether an op returns what it was given, number by number: an empty mask added, a factor of one."""
+        given = self.values.get(tensor)
+        if given is None or given.overwritten or event.child or len(event.call.outputs) != 1:
+            return False
+        made = event.call.outputs[0]
+        if made.value.overwritten or made.value.shape != given.shape:
+            return False
+        return bool(np.array_equal(self.array(tensor), self.array(made.tensor)))
+
+    def was_given(self, tensor: int) -> bool:
+        """Nobody's doing here: given to the module, held by it, or returned by a child that was set right."""
+        maker = self.maker.get(tensor)
+        return maker is None or maker.child
+
+
+class Likes:
+    """Which tensors of the two sides are the same."""
+
+    def __init__(self, base: Side, raw: Side) -> None:
+        self.sides = (base, raw)
+        self._gaps: dict[tuple[int, int], float] = {}
+        """Base's and raw's tensor to how far they are apart; infinitely where they are not the same at all."""
+        self._found: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def of(self, side: int, tensor: int) -> tuple[int, ...]:
+        """The other side's tensors with the same elements, as near to it as to anything on its own side."""
+        key = (side, tensor)
+        if key not in self._found:
+            found = []
+            for one in self._near(side, tensor):
+                gap, best = self._gap(side, tensor, one), min(self._all_gaps(1 - side, one))
+                scale = rms(self.sides[side].array(tensor)) if gap else 0.0
+                if gap <= CLOSE * best + LAST_DIGIT * scale:
+                    found.append(one)
+            self._found[key] = tuple(found)
+        return self._found[key]
+
+    def _all_gaps(self, side: int, tensor: int) -> list[float]:
+        return [self._gap(side, tensor, one) for one in self._near(side, tensor)]
+
+    def _near(self, side: int, tensor: int) -> list[int]:
+        value = self.sides[side].values.get(tensor)
+        if value is None or value.overwritten:
+            return []
+        near = self.sides[1 - side].by_size.get(int(np.prod(value.shape)), [])
+        return [one for one in near if math.isfinite(self._gap(side, tensor, one))]
+
+    def _gap(self, side: int, tensor: int, other: int) -> float:
+        pair = (tensor, other) if side == 0 else (other, tensor)
+        if pair not in self._gaps:
+            self._gaps[pair] = self._measured(*pair)
+        return self._gaps[pair]
+
+    def _measured(self, base: int, raw: int) -> float:
+        left, right = self.sides
+        one, two = left.array(base), right.array(raw)
+        tolerance = Tolerance(mode="auto", predicted=left.inside.noise.get(base))
+        found = _apart(one, two, tolerance)
+        if math.isfinite(found):
+            return found
+        if left.free(base) or right.free(raw):
+            return _apart(np.sort(one), np.sort(two), tolerance)
+        if base in left.constants and raw in right.constants and _same_pattern(one, two):
+            return 0.0
+        return math.inf
+
+
+def _apart(base: Array, raw: Array, tolerance: Tolerance) -> float:
+    """How far two are apart that are the same but for rounding; infinitely far where they are not."""
+    kinds = (base.dtype.kind, raw.dtype.kind)
+    if "b" in kinds or (kinds[0] in "iu" and kinds[1] in "iu"):
+        return 0.0 if np.array_equal(base, raw) else math.inf
+    if base.dtype != raw.dtype:
+        raw = raw.astype(base.dtype) if kinds[0] not in "iu" else raw
+        base = base.astype(raw.dtype) if base.dtype != raw.dtype else base
+    rest = without_masked(base, raw)
+    if rest is not None:  # what is left out is large, and so is its noise
+        (base, raw), tolerance = rest, replace(tolerance, predicted=None)
+    if base.size > 4 * SAMPLE and base.dtype.kind == "f":
+        step = base.size // SAMPLE
+        one, two = base[::step].astype(np.float64), raw[::step].astype(np.float64)
+        far = np.abs(one - two)
+        if np.isfinite(far).all() and far.max() > 0.05 * (np.abs(one).max() + np.abs(two).max()):
+            return math.inf
+    outcome = compare_arrays(base, raw, tolerance)
+    if not outcome.agrees:
+        return math.inf
+    return outcome.numbers.rmse if outcome.numbers is not None else 0.0
+
+
+def _same_pattern(base: Array, raw: Array) -> bool:
+    """Masks that mean the same, as booleans or as numbers to add, kept or left out."""
+    one, two = base != 0, raw != 0
+    return bool(np.array_equal(one, two)) or bool(np.array_equal(one, ~two))

@@ -1,0 +1,150 @@
+"""Why a module's own code is wrong: told by the op it starts with, where the module's tensors alone don't tell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import padiff
+from padiff.engine import why
+from padiff.records import Divergence
+
+Ways = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong while a cause is looked for shows here."""
+    monkeypatch.setattr(why, "FORGIVEN", ())
+    monkeypatch.setattr(sys.modules["padiff.diagnose.causes.explain"], "FORGIVEN", ())
+
+
+class Kernel(nn.Module):
+    """A dynamic kernel of which nobody returns the middle."""
+
+    def __init__(self, change: Callable[..., Any]) -> None:
+        super().__init__()
+        self.first, self.gate, self.last = nn.Linear(8, 8), nn.Linear(8, 1), nn.Linear(8, 8)
+        self.inner = nn.LayerNorm(8)
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.change(self, self.first(x), self.gate(x))
+        return self.last((made.abs() + 0.3).log() * made)
+
+
+def found(right: Callable[..., Any], wrong: Callable[..., Any]) -> Divergence:
+    torch.manual_seed(0)
+    base, raw = Kernel(right), Kernel(wrong)
+    x = torch.randn(3, 6, 8)
+    divergence = padiff.compare(base, raw, x, phase="forward").divergence
+    assert divergence is not None
+    assert divergence.raw_path == ""
+    return divergence
+
+
+def plain(module: Kernel, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return x * gate.sigmoid()
+
+
+def unrotated(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = torch.arange(6.0)[:, None] * 10.0 ** -(torch.arange(4.0) / 4)
+    table = torch.cat([angles, angles], -1)
+    return table.cos(), table.sin()
+
+
+def rotated(sign: float, pairing: str) -> Callable[..., Any]:
+    def turned(module: Kernel, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        cos, sin = unrotated(x)
+        one, two = (x[..., :4], x[..., 4:]) if pairing == "halves" else (x[..., ::2], x[..., 1::2])
+        back = torch.cat([-sign * two, sign * one], -1)
+        if pairing != "halves":
+            back = torch.stack([-sign * two, sign * one], -1).flatten(-2)
+        return (x * cos + back * sin) * gate
+
+    return turned
+
+
+CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
+    "an activation is missing": ("missing activation", plain, lambda m, x, g: x * g),
+    "another activation": ("activation", plain, lambda m, x, g: x * g.tanh()),
+    "an extra activation": ("extra activation", lambda m, x, g: x * g, plain),
+    "another axis": ("axis", lambda m, x, g: x.softmax(-1) * g, lambda m, x, g: x.softmax(dim=1) * g),
+    "a narrow softmax": (
+        "softmax dtype",
+        lambda m, x, g: functional.softmax(x, dim=-1) * g,
+        lambda m, x, g: functional.softmax(x, dim=-1, dtype=torch.bfloat16).float() * g,
+    ),
+    "tensors in another order": (
+        "head order",
+        lambda m, x, g: torch.cat([x[..., :4] * g, x[..., 4:]], -1),
+        lambda m, x, g: torch.cat([x[..., 4:], x[..., :4] * g], -1),
+    ),
+    "another number added": ("eps", lambda m, x, g: x / (g * g + 1e-6), lambda m, x, g: x / (g * g + 1e-2)),
+    "another factor": ("scale", lambda m, x, g: x * (g * 0.5).exp(), lambda m, x, g: x * (g * 0.35).exp()),
+    "a child is left out": ("left out", lambda m, x, g: m.inner(x).exp() * g, lambda m, x, g: x.exp() * g),
+    "another slice": ("slice", lambda m, x, g: x * x[:, :1].exp() * g, lambda m, x, g: x * x[:, 2:3].exp() * g),
+    "another clamp": ("clamp", lambda m, x, g: x.clamp(-0.4, 0.4) * g, lambda m, x, g: x.clamp(-0.3, 0.3) * g),
+    "a product for a sum": ("other op", lambda m, x, g: (x * g).exp(), lambda m, x, g: (x + g).exp()),
+    "a mean for a maximum": (
+        "reduction",
+        lambda m, x, g: x * x.mean(1, keepdim=True).exp() * g,
+        lambda m, x, g: x * x.amax(1, keepdim=True).exp() * g,
+    ),
+    "turned the other way": ("rope sign", rotated(1.0, "halves"), rotated(-1.0, "halves")),
+    "pairs formed otherwise": ("rope pairing", rotated(1.0, "halves"), rotated(1.0, "neighbours")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cause(case: str) -> None:
+    name, right, wrong = CASES[case]
+    causes = found(right, wrong).causes
+    assert name in [cause.name for cause in causes[:3]], "\n".join(map(str, causes)) or "no cause"
+
+
+def test_evidence_names_the_argument() -> None:
+    divergence = found(lambda m, x, g: x.roll(1, 1) * g, lambda m, x, g: x.roll(2, 1) * g)
+    told = next(cause for cause in divergence.causes if "shifts" in cause.evidence)
+    assert "is given shifts 2 in raw and 1 in base, and the same tensors" in told.evidence
+
+
+def test_evidence_names_the_child() -> None:
+    def swapped(module: Kernel, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return module.inner(x).exp() * x.exp() + gate
+
+    def right(module: Kernel, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return x.exp() * (2 * module.inner(x)).exp() + gate
+
+    causes = found(right, swapped).causes
+    assert causes
+    assert all(0 < cause.confidence <= 1 for cause in causes)
+
+
+class Paddled(paddle.nn.Layer):
+    """The same in paddle, whose compiled ops tell no names: those of the public function are taken."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.first, self.last = paddle.nn.Linear(8, 8), paddle.nn.Linear(8, 8)
+        self.axis = axis
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        made = paddle.cumsum(self.first(x), axis=1 if self.axis == 1 else 2)
+        return self.last(made * made)
+
+
+def test_arguments_of_paddle() -> None:
+    base, raw = Paddled(1), Paddled(2)
+    x = np.random.default_rng(0).normal(size=(3, 6, 8)).astype("float32")
+    divergence = padiff.compare(base, raw, x, phase="forward").divergence
+    assert divergence is not None
+    assert "axis" in [cause.name for cause in divergence.causes], "\n".join(map(str, divergence.causes))
