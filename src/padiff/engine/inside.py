@@ -163,7 +163,7 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True),
+            ops=WantedOps(inside, stacks=True, layers=job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen

@@ -22,7 +22,7 @@ from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
-from padiff.engine.ops_beside import named_by_ops, with_ops
+from padiff.engine.ops_beside import named_by_ops, ops_of_pairs, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
@@ -172,6 +172,7 @@ class Step:
             twins=self.twins,
             tolerance=job.tolerance,
             backward=phases != "forward",
+            ops=base.ops,
         )
         wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
             phases, ("forward", "backward", "gradient")
@@ -189,17 +190,23 @@ class Step:
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
         scenes = located.scenes
+        ops = ops_of_pairs(located.pairs, scenes.reference.trace, scenes.found, job.tolerance)
         done = StepComparison(
             self.step,
             scenes.reference.trace,
             scenes.found,
             located.pairs,
             tuple(comparisons),
-            located.unmatched,
+            (*located.unmatched, *ops.unmatched),
             located.alike,
+            ops=tuple(one for one in ops.comparisons if one.phase in wanted),
+            op_pairs=tuple(ops.pairs),
         )
         first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
-        return done, found if first is None else [explained_state(first, done, self.after)]
+        if first is not None:
+            found = [explained_state(first, done, self.after)]
+        done = with_ops(done, comparisons, diverged=bool(found))
+        return done, [named_by_ops(one, done) for one in found]
 
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
