@@ -176,7 +176,7 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True),
+            ops=WantedOps(inside, stacks=True, options=True, layers=job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen
