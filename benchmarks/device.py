@@ -50,9 +50,8 @@ def main() -> None:
     print(f"plain      {seconds * 1e3:7.0f} ms  {memory:6.1f} GiB")
     for run in (auto_diff, compare):
         own, held = cost(run)
-        print(
-            f"{run.__name__:10} {own * 1e3:7.0f} ms  {held:6.1f} GiB  time {own / seconds:.2f}, memory {held / memory:.2f}"
-        )
+        ratios = f"time {own / seconds:.2f}, memory {held / memory:.2f}"
+        print(f"{run.__name__:10} {own * 1e3:7.0f} ms  {held:6.1f} GiB  {ratios}")
 
 
 def decoder(seed: int) -> Any:
