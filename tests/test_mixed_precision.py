@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import paddle
@@ -180,6 +181,54 @@ def test_a_scaled_loss_is_unscaled(base: str, bug: str, side: str) -> None:
     assert torch.amp.GradScaler.scale.__module__ == "torch.amp.grad_scaler"
 
 
+@pytest.fixture
+def _scaler_of_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """paddle switches its scaler off where there is no accelerator; everything it does runs on a CPU as well."""
+    place = SimpleNamespace(is_gpu_place=lambda: True)
+    monkeypatch.setattr(paddle.amp.grad_scaler, "_dygraph_tracer", lambda: SimpleNamespace(_expected_place=place))
+
+
+def scaled_by_paddle(model: Any) -> tuple[Any, Any]:
+    """A loss that goes through paddle's scaler, and what steps with it."""
+    scaler = paddle.amp.GradScaler(init_loss_scaling=2.0**14, use_dynamic_loss_scaling=False)
+    optimizer = sgd(model)
+
+    def step() -> None:
+        scaler.unscale_(optimizer)
+        paddle.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.clear_grad()
+
+    return (lambda out: scaler.scale(wide(out))), step
+
+
+@pytest.mark.usefixtures("_scaler_of_any_place")
+@pytest.mark.parametrize("base", FRAMEWORKS)
+@pytest.mark.parametrize("bug", ["none", "forward", "backward"])
+@pytest.mark.parametrize("side", ["raw", "base"])
+def test_a_loss_that_paddle_scales(base: str, bug: str, side: str) -> None:
+    one, other = net(base if side == "raw" else "paddle"), net("paddle" if side == "raw" else base)
+    plant, expected = BUGS[bug]
+    plant(other)
+    loss, step = scaled_by_paddle(other if side == "raw" else one)
+    losses = (wide, loss) if side == "raw" else (loss, wide)
+    optimizers = (clipped(one), step) if side == "raw" else (step, clipped(other))
+    result = padiff.compare(one, other, batch(), loss=losses, optimizers=optimizers, steps=2)
+    assert place(result) == expected, str(result)
+    assert result.aligned is (expected is None)
+    assert paddle.amp.AmpScaler.scale.__module__ == "paddle.amp.grad_scaler"
+
+
+@pytest.mark.usefixtures("_scaler_of_any_place")
+def test_a_paddle_scale_that_is_never_taken_out_is_found() -> None:
+    one, other = net("torch"), net("paddle")
+    loss, _ = scaled_by_paddle(other)
+    result = padiff.compare(one, other, batch(), loss=(wide, loss), optimizers=(sgd(one), sgd(other)))
+    assert result.divergence is not None
+    assert result.divergence.phase == "weight"
+
+
 def test_a_scale_that_is_never_taken_out_is_found() -> None:
     one, other = net("torch"), net("torch")
     loss, _ = scaled(other)
@@ -255,3 +304,16 @@ def test_master_weights() -> None:
     result = padiff.compare(one, other, batch(), loss=wide, optimizers=(sgd(one, 0.05), step), steps=3)
     assert result.divergence is not None
     assert result.divergence.phase == "weight"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_decorated_paddle_model(level: str) -> None:
+    """On a CPU paddle leaves the dtypes alone; model, optimizer and master weights are decorated all the same."""
+    one, other = net("torch"), net("paddle")
+    adamw = paddle.optimizer.AdamW(0.01, parameters=other.parameters(), weight_decay=0.0, epsilon=1e-3)
+    other, adamw = paddle.amp.decorate(other, adamw, level=level, dtype="bfloat16", master_weight=True)
+    ours = torch.optim.AdamW(one.parameters(), lr=0.01, weight_decay=0.0, eps=1e-3)
+    result = padiff.compare(one, autocast(other, level), batch(), loss=wide, optimizers=(ours, adamw), steps=2)
+    assert result.aligned, str(result)
+    assert sum(c.phase == "weight" for c in result.comparisons) >= 2 * 36

@@ -128,6 +128,27 @@ def test_lines_of_the_parents_own_code(frameworks: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("side", ["base", "raw"])
+@pytest.mark.parametrize("more", ["another", "the same"])
+def test_one_model_returns_more(
+    frameworks: tuple[str, str], side: str, more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the loss, which is made of it, and which differs for that alone."""
+    base, raw = twins(*frameworks)
+    after(base if side == "base" else raw, lambda out: (out, out + 1 if more == "another" else out))
+    result = padiff.compare(base, raw, batch(), weights="keep", tolerance=TOLERANCE)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase, result.divergence.role) == ("", "forward", "output")
+    assert str(result.divergence.comparison.outcome.message).endswith(f"exists in {side} only")
+    inputs = ({"x": batch()}, {"x": batch()})
+    bounds: dict[str, Any] = {"auto_init": False, "atol": 1e-5, "rtol": 1e-4}
+    assert padiff.auto_diff(base_model=base, raw_model=raw, inputs=inputs, **bounds) is False
+    log = capsys.readouterr().out
+    assert f"     output '1' (float32[7, 5]) exists in {side} only" in log
+    assert "Diff found in `Forward Stage` in step: 0" in log
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
 def test_loss(frameworks: tuple[str, str]) -> None:
     base, raw = twins(*frameworks)
     result = padiff.compare(
@@ -137,6 +158,35 @@ def test_loss(frameworks: tuple[str, str]) -> None:
     assert found is not None
     assert (found.base_path, found.role, found.phase) == ("", "loss", "forward")
     assert "loss" in found.note
+
+
+def before_a_norm(framework: str) -> Any:
+    """A bias that the norm after it takes out again: its gradient is zero, but for rounding."""
+    if framework == "torch":
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+    return paddle.nn.Sequential(paddle.nn.Linear(6, 8), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 2))
+
+
+def test_whole_steps_along_no_gradient_are_told_from_an_optimizer_at_fault() -> None:
+    def found(rate: float) -> Any:
+        base, raw = before_a_norm("torch"), before_a_norm("paddle")
+        result = padiff.compare(
+            base,
+            raw,
+            batch(),
+            loss=lambda out: (out * out).mean(),
+            optimizers=(adam(base, 1e-8, 0.01), adam(raw, 1e-8, rate)),
+            tolerance=TOLERANCE,
+        )
+        assert result.divergence is not None
+        return result.divergence
+
+    noise = found(0.01)
+    assert (noise.raw_path, noise.phase, noise.comparison.name) == ("0", "weight", "bias")
+    assert "the gradient there is what rounding leaves of zero" in noise.note
+    fault = found(0.02)
+    assert (fault.raw_path, fault.phase, fault.comparison.name) == ("0", "weight", "weight")
+    assert fault.note.endswith("look at the optimizer")
 
 
 OPTIMIZERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Calibration, Rules, Tolerance
 from padiff.report.progress import stages
 from padiff.weights.rules import names_tensor
+
+BIND = "bind the others by name, e.g. functools.partial(loss, label=label)"
 
 
 def compare(
@@ -130,10 +133,27 @@ def pair_of_losses(loss: Any) -> tuple[Callable[[Any], Any] | None, Callable[[An
     if isinstance(loss, (tuple, list)):
         if len(loss) != 2 or not all(one is None or callable(one) for one in loss):
             raise ArgumentError(f"loss is {loss!r}, expected one function for both models or a pair of functions")
+        for one, side in zip(loss, ("base", "raw"), strict=True):
+            _takes(one, 1, f"loss: the one of the {side} model", "one argument, what the model returns", BIND)
         return loss[0], loss[1]
     if not callable(loss):
         raise ArgumentError(f"loss is a {type(loss).__name__}, expected a function of the model's output")
+    _takes(loss, 1, "loss", "one argument, what the model returns", BIND)
     return loss, loss
+
+
+def _takes(function: Any, count: int, what: str, expected: str, hint: str) -> None:
+    """Hold a function of the user's against how it will be called, before anything runs."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # None, and what is written in another language
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise ArgumentError(
+            f"{what} cannot be called with {expected}: {error}; its signature is {signature}", hint
+        ) from None
 
 
 def pair_of_optimizers(
@@ -159,6 +179,9 @@ def pair_of_optimizers(
                 f"{name}: the one of the {side} model ({live.adapter.name}) is a {adapter.name} optimizer",
                 "give the optimizers in the order of the models",
             )
+        if adapter is None:
+            what = f"{name}: the function of the {side} model"
+            _takes(optimizer, 0, what, "no argument", "it is to step and clear the gradients by itself")
     return optimizers[0], optimizers[1]
 
 

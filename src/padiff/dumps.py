@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from padiff.api import rules_of
+from padiff.capture.ops import WantedOps
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.alongside import Alongside
 from padiff.engine.apart import Apart
@@ -16,7 +17,7 @@ from padiff.engine.result import Result
 from padiff.engine.selecting import wanted_nodes, wanted_steps
 from padiff.engine.stored import stored_tree
 from padiff.engine.widths import with_width
-from padiff.errors import ArgumentError, NotAvailableError
+from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Calibration, Tolerance
@@ -52,11 +53,13 @@ def capture(
     A step begins with a call of the model and is over when the model is called again after backward, or with
     ``optimizer`` after that has stepped. Calls from which no backward can start (``no_grad``, evaluation mode,
     ``generate``) are a step each. ``steps`` says how many are dumped, or which; ``every`` takes one of so many;
-    ``only`` names the modules whose tensors are kept, with all inside them.
+    ``only`` names the modules whose tensors are kept, with all inside them. ``level="op"`` records the functions and
+    operators that modules' own code calls as well, so that a comparison can name the op and its line.
 
     ``kind``: ``"full"`` keeps whole tensors, ``"stats"`` a few hundred bytes of each, ``"hash"`` enough to tell whether
     two are equal bit by bit. ``calibrate`` runs dumped steps once more, shaken, so that a comparison knows what is
-    rounding; False never runs the model but when you do.
+    rounding; False never runs the model but when you do. With several processes it must be asked for, in all of them:
+    models that talk to each other run again together.
 
     With ``base``, the dump of another run, this one goes along with it: the model is filled with base's weights and
     called with base's inputs, unless ``weights`` or ``inputs`` is ``"keep"``, and ``sync=True`` feeds every module what
@@ -68,8 +71,6 @@ def capture(
     """
     if level not in ("module", "op"):
         raise ArgumentError(f"level is {level!r}, expected 'module' or 'op'")
-    if level == "op":
-        raise NotAvailableError('capture(level="op") is not in this version yet', "dumps hold calls of modules today")
     live = module_tree(adapter_of_model(model, "model"), model)
     if randomness not in ("replay", "own"):
         raise ArgumentError(f"randomness is {randomness!r}, expected 'replay' or 'own'")
@@ -82,9 +83,10 @@ def capture(
         wanted=wanted_steps(steps, every),
         optimizer=_checked(optimizer, live),
         only=wanted_nodes(only, live.tree),
+        ops=WantedOps(options=True) if level == "op" else None,
         kind=kind,
         overwrite=overwrite,
-        calibrate=along is None if calibrate is None else calibrate,
+        calibrate=calibrate,
         alongside=along,
         randomness=randomness,
         progress=progress,

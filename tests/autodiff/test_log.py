@@ -83,6 +83,17 @@ def test_base_and_what_was_overwritten_in_one_line(auto_init: bool, log: Log) ->
     assert ("no weights were overwritten" in line) is not auto_init
 
 
+def test_what_is_not_written_is_not_counted(log: Log) -> None:
+    base, raw = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3, bias=False)
+    base.register_buffer("order", torch.tensor([2, 0, 1]))
+    raw.register_buffer("order", torch.tensor([0, 1, 2]))
+    assert assign_weight(base, raw) is True
+    lines = log()
+    assert "    left as raw makes them: 1 buffer (order)" in lines
+    assert lines[-1].endswith(": 1 tensor of raw_model was overwritten")
+    assert raw.order.tolist() == [0, 1, 2]
+
+
 def test_the_folder_is_made_only_when_something_is_written(own_folder: Path) -> None:
     assert auto_diff(SimpleModule(), SimpleLayer(), inputs(), atol=1e-4) is True
     assert not list(own_folder.iterdir())
@@ -97,6 +108,39 @@ def test_the_log_is_a_rendering_of_the_report(log: Log) -> None:
     assert said == log()
     assert "Route: SimpleModule(base_model).linear1" in " ".join(said)
     assert any(line.endswith(HERE) for line in said)
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def test_the_bound_is_the_one_that_was_asked_for(log: Log) -> None:
+    """The place is found by feeding raw base's tensors; what is said about it is what the user asked."""
+    assert auto_diff(SimpleModule(), SimpleLayer(), inputs(), auto_init=False, atol=1e-3, rtol=0) is False
+    (line,) = [line for line in log() if "allowed" in line]
+    assert re.fullmatch(r" +output: mean absolute error \S+, allowed 0.001 \(mean, rtol=0, atol=0.001\)", line)
+
+
+def test_nothing_finite_is_said_about_what_is_not(log: Log) -> None:
+    module, layer = SimpleModule(), SimpleLayer()
+    layer.linear2.register_forward_post_hook(lambda _, __, out: out * float("nan"))
+    assert auto_diff(module, layer, inputs(), atol=1e-4) is False
+    assert "Max elementwise output diff is nan" in log()
+
+
+def test_in_single_step_the_layers_outputs_tell(log: Log) -> None:
+    """The model's own is base's."""
+    module, layer = SimpleModule(), SimpleLayer()
+    layer.linear1.register_forward_post_hook(lambda _, __, out: out + 1)
+    assert auto_diff(module, layer, inputs(), atol=1e-4, single_step=True, diff_phase="forward") is False
+    (line,) = [line for line in log() if line.startswith("Max elementwise output diff is ")]
+    assert float(line.rpartition(" ")[2]) == pytest.approx(1, abs=1e-4)
+
+
+def test_causes_are_named(log: Log) -> None:
+    module, layer = SimpleModule(), SimpleLayer()
+    layer.act = paddle.nn.GELU()
+    assert auto_diff(module, layer, inputs(), atol=1e-4) is False
+    assert any(line.startswith("    likely cause: activation: ") for line in log())
 
 
 # ------------------------------------------------------------------ rounding

@@ -190,7 +190,17 @@ CASES: dict[str, tuple[Callable[[], Any], type[PadiffError], list[str]]] = {
         ArgumentError,
         ["loss_fns", "returned NoneType", "torch tensor"],
     ),
+    "a loss that wants a label, too": (
+        with_losses(lambda out: out.mean(), lambda out, label: out.mean()),
+        ArgumentError,
+        ["loss", "the raw model", "missing a required argument: 'label'", "its signature is (out, label)", "partial"],
+    ),
     # --- optimizers
+    "an optimizer's function with an argument": (
+        call(optimizers=[lambda model: None, lambda: None]),
+        ArgumentError,
+        ["optimizers", "the base model", "missing a required argument: 'model'", "its signature is (model)"],
+    ),
     "one optimizer": (call(optimizers=torch_sgd()), ArgumentError, ["optimizers is a SGD", "expected a pair"]),
     "optimizers in the other order": (
         lambda: auto_diff(SimpleModule(), SimpleLayer(), INPUTS, optimizers=[paddle_sgd(), torch_sgd()]),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import padiff
-from padiff.errors import ArgumentError, DumpError, NotAvailableError
+from padiff.errors import ArgumentError, DumpError
 from padiff.frameworks import adapter_named
 from padiff.store import Dump
 
@@ -293,7 +293,6 @@ def test_a_dump_that_is_there_stays(tmp_path: Path) -> None:
         ({"only": "norm"}, ArgumentError, "only"),
         ({"only": ["nrm"]}, ArgumentError, "did you mean 'norm'"),
         ({"optimizer": 3}, ArgumentError, "optimizer"),
-        ({"level": "op"}, NotAvailableError, "level"),
         ({"level": "line"}, ArgumentError, "level"),
         ({"kind": "half"}, ArgumentError, "kind"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import paddle
@@ -68,3 +69,44 @@ def test_velocities_agree(frameworks: tuple[str, str]) -> None:
     result = padiff.compare(base, raw, batch(), optimizers=(made(base), made(raw)), steps=3)
     assert result.aligned, str(result.divergence)
     assert any(one.name.endswith(": velocity") for one in result.steps[2].comparisons)
+
+
+def captured(model: Any, optimizer: Any, to: Path, steps: int = 3, **options: Any) -> None:
+    x = torch.from_numpy(batch()) if isinstance(model, torch.nn.Module) else paddle.to_tensor(batch())
+    with padiff.capture(model, to, optimizer=optimizer, **options):
+        for _ in range(steps):
+            model(x).square().mean().backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad = None
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
+@pytest.mark.parametrize("frameworks", [("torch", "paddle"), ("paddle", "torch")], ids="-".join)
+@pytest.mark.parametrize("what", WRONG)
+def test_betas_show_in_dumps(frameworks: tuple[str, str], what: str, sync: bool, tmp_path: Path) -> None:
+    changed, moment = WRONG[what]
+    base, raw = (net(framework) for framework in frameworks)
+    captured(base, adam(base), tmp_path / "a")
+    captured(raw, adam(raw, **changed), tmp_path / "b", base=tmp_path / "a", sync=sync)
+    found = padiff.compare_dumps(tmp_path / "a", tmp_path / "b").divergence
+    assert found is not None
+    assert (found.phase, found.role, found.step) == ("weight", "parameter", 0)
+    assert found.comparison.name.endswith(f": {moment}")
+    assert found.note.endswith("look at the optimizer")
+    assert found.causes[0].name == "betas"
+    assert what.partition(",")[0] in found.causes[0].evidence
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_moments_in_dumps_agree(frameworks: tuple[str, str], every: int, tmp_path: Path) -> None:
+    base, raw = (net(framework) for framework in frameworks)
+    captured(base, adam(base), tmp_path / "a", steps=7, every=every)
+    captured(raw, adam(raw), tmp_path / "b", steps=7, base=tmp_path / "a")
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.aligned, str(result.divergence)
+    names = {one.name.partition(": ")[2] for step in result.steps for one in step.comparisons if one.phase == "weight"}
+    assert names == {"", "moment1", "moment2"}
+    held = padiff.load(tmp_path / "b").step(0)
+    assert set(held.moments["moment1"]) == set(held.weights)

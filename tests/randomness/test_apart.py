@@ -239,6 +239,21 @@ def test_a_third_model_is_given_what_the_second_was(tmp_path: Path) -> None:
     assert padiff.compare_dumps(tmp_path / "a", tmp_path / "c").aligned
 
 
+@pytest.mark.parametrize(("base", "raw"), ACROSS)
+def test_a_dump_of_a_proxy_may_be_the_base(base: str, raw: str, tmp_path: Path) -> None:
+    proxy = padiff.create_model(drops(base, 0.2, 0.3))
+    x = torch.from_numpy(data(12, 8)) if base == "torch" else paddle.to_tensor(data(12, 8))
+    proxy.backward(proxy(x).square().mean())
+    proxy.dump_report(tmp_path / "a")
+    proxy.dump_weights(tmp_path / "a")
+    step = padiff.load(tmp_path / "a").step(0)
+    assert step.heard and [draw.path for draw in step.draws] == ["drop1", "drop2"]
+    trained(drops(raw, 0.2, 0.3), data(12, 8), tmp_path / "b", base=tmp_path / "a")
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b", tolerance=(1e-5, 1e-5))
+    assert [one for one in result.comparisons if one.phase == "forward" and not one.agrees] == []
+    assert result.replayed == 2
+
+
 SIDES = {
     "torch": """
         import sys

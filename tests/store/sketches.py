@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.records import Array, Call, Draw, Frame, ModuleNode, ModuleTree, Slot, StepTrace, TensorSpec
+from padiff.records import FIRST_OP, Array, Call, Draw, Frame, ModuleNode, ModuleTree, Slot, StepTrace, TensorSpec
 from padiff.store import Dump, DumpWriter, Facts, LostValue, StoredDraw, StoredValue
 from padiff.store.writer import Kind
 
@@ -69,8 +69,23 @@ def trace(step: int = 0, scale: float = 1.0) -> StepTrace:
             1, 0, 1, "first", "Linear", 0, (Slot("0", 0, held[0], True),), (Slot("", 1, held[1], True),), (1, 2), inner
         ),
         Call(2, 0, 2, "last", "Linear", 0, (Slot("0", 1, held[1], True),), (Slot("", 3, held[3]),), (2, 4), inner),
-        Call(3, 0, 2, "last", "Linear", 1, (Slot("x.0", 4, held[4]),), (Slot("", 5, held[5]),), (4, 6), (outer,)),
-        Call(0, -1, 0, "", "Net", 0, (Slot("0", 0, held[0]), Slot("n", 2, held[2])), (Slot("", 3, held[3]),), (0, 6)),
+        Call(
+            *(3, 0, 2, "last", "Linear", 1, (Slot("x.0", 4, held[4], True, 1),), (Slot("", 5, held[5]),), (4, 6)),
+            (outer,),
+        ),
+        Call(
+            *(0, -1, 0, "", "Net", 0, (Slot("0", 0, held[0]), Slot("n", 2, held[2])), (Slot("", 3, held[3]),), (0, 6)),
+            ops=(
+                Call(
+                    *(FIRST_OP, 0, 0, "/matmul", "torch.matmul", 0, (Slot("0", 1, held[1]),), (Slot("", 4, held[4]),)),
+                    stack=inner,
+                    begun=2,
+                    options=(("dims", (0, -1)), ("scale", float("inf")), ("mode", None)),
+                ),
+                Call(FIRST_OP - 1, 0, 0, "@mark", "tag", 0, (), (Slot("", 4, held[4], True),), begun=2, tag=True),
+                Call(FIRST_OP + 1, 0, 0, "/add#1", "torch.add", 1, (), (Slot("", 5, held[5]),), begun=3),
+            ),
+        ),
     )
     gradients = {3: ArrayValue(arrays()[3] * 2), 0: ArrayValue(arrays()[0] * 3)}
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -100,6 +115,7 @@ def write(
             for name, value in state(number).items():
                 getattr(step, name)(value)
             step.before({"first.weight": np.zeros((3, 4), np.float32)}, {"count": np.array(step.step - 1)})
+            step.moments({"moment1": {"first.weight": np.full((3, 4), 0.25, np.float32)}})
             step.borders({(0, 1): np.ones(3)}, {1: np.full(3, 2.0)})
             mask = np.arange(11).reshape(11, 1) % 3 == 0
             step.draw(Draw("mask", mask, {"keep": 0.25}, op="aten.bernoulli_", call=1, path="first", clock=2))
@@ -127,9 +143,11 @@ def contents(path: Path) -> Mapping[str, Any]:
                 "calls": [
                     (
                         *(c.index, c.parent, c.node, c.path, c.kind, c.occurrence, c.tensors, c.stack),
-                        *((s.name, s.tensor, s.tracked) for s in (*c.inputs, *c.outputs)),
+                        *(c.begun, c.tag, len(c.ops), str(c.options)),
+                        *((s.name, s.tensor, s.tracked, s.stands_for) for s in (*c.inputs, *c.outputs)),
                     )
-                    for c in read.calls
+                    for call in read.calls
+                    for c in (call, *call.ops)
                 ],
                 "sources": [dump.source_line(f) for c in read.calls for f in c.stack],
                 "ran_backward": read.ran_backward,
@@ -141,6 +159,7 @@ def contents(path: Path) -> Mapping[str, Any]:
                 "buffers": {p: plain(v) for p, v in step.buffers.items()},
                 "weights_before": {p: plain(v) for p, v in step.weights_before.items()},
                 "buffers_before": {p: plain(v) for p, v in step.buffers_before.items()},
+                "moments": {name: {p: plain(v) for p, v in row.items()} for name, row in step.moments.items()},
                 "contributions": [(n, plain(v)) for n, v in step.borders.contributions.items()] if step.borders else [],
                 "arrivals": [(n, plain(v)) for n, v in step.borders.arrivals.items()] if step.borders else [],
                 "arguments": plain(step.arguments),

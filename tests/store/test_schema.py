@@ -49,6 +49,12 @@ WRONG: dict[str, Callable[[Any, Any], object]] = {
     "a negative tensor": lambda index, step: step["tensors"].__setitem__(0, -1),
     "a gradient alone": lambda index, step: step["gradients"].append([1]),
     "an unknown argument": lambda index, step: step["arguments"]["args"].append({"set": []}),
+    "an op without a mark": lambda index, step: step["calls"][3]["ops"][0].update(name="matmul"),
+    "an op in an op": lambda index, step: step["calls"][3]["ops"][0].update(ops=[]),
+    "a draw without numbers": lambda index, step: step["draws"][0].pop("value"),
+    "a draw of words": lambda index, step: step["draws"][0].update(chance="half"),
+    "half of what is unseen": lambda index, step: step["unseen"].append(["aten.mystery"]),
+    "a list of moments": lambda index, step: step.update(moments=[]),
     "an unknown loss": lambda index, step: step["tensors"].append({"dtype": "f", "shape": [], "lost": "x"}),
 }
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from padiff.records import Slot
+import numpy as np
+
+from padiff.records import UNORDERED, Slot
 
 
 def pair_slots(
-    base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False
+    base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False, counted: bool = False
 ) -> tuple[list[tuple[Slot, Slot]], list[Slot], list[Slot]]:
     """Pairs, and what is alone in base and in raw: by name where names agree, else in order, equal shapes first.
 
     ``loosely`` is for what modules are given: there each author passes what he needs, and shapes that have nothing to
-    do with each other say that the tensors haven't, either.
+    do with each other say that the tensors haven't, either. ``counted`` says that a tensor returned twice is two.
     """
     if len(base) == 1 and len(raw) == 1:
         return [(base[0], raw[0])], [], []
-    if len(base) != len(raw):  # a cell may return its state twice: (h, (h, c)) is (h, c)
+    if any(slot.name.startswith(UNORDERED) for slot in (*base, *raw)):
+        return _by_values(_once(base), _once(raw)), [], []
+    if len(base) != len(raw) and not counted:  # a cell may return its state twice: (h, (h, c)) is (h, c)
         base, raw = _once(base), _once(raw)
     names = {slot.name: slot for slot in raw}
     if len(base) == len(raw) and all(slot.name in names for slot in base):
@@ -57,6 +61,29 @@ def _may_be(base: Slot, raw: Slot) -> bool:
     """Nothing speaks for the two but that they are left; two keys of dicts that hold unlike things speak against it."""
     words = bool(base.name and raw.name) and not base.name.isdigit() and not raw.name.isdigit()
     return not words or math.prod(base.value.shape) == math.prod(raw.value.shape)
+
+
+def _by_values(base: Sequence[Slot], raw: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
+    """Where nothing tells what is what but what it holds: of equal shapes the likest first. What is left over was only
+    seen on one side, and is no finding."""
+    found: list[tuple[float, int, int]] = []
+    for left, one in enumerate(base):
+        for right, other in enumerate(raw):
+            if one.value.shape == other.value.shape:
+                found.append((_distance(one, other), left, right))
+    pairs: list[tuple[int, int]] = []
+    for _, left, right in sorted(found):
+        if not any(left == one or right == other for one, other in pairs):
+            pairs.append((left, right))
+    return [(base[left], raw[right]) for left, right in sorted(pairs)]
+
+
+def _distance(one: Slot, other: Slot) -> float:
+    try:
+        left, right = (slot.value.numpy().astype(np.float64) for slot in (one, other))
+    except RuntimeError:  # nobody holds the elements any more: order has to do
+        return 0.0
+    return float(np.nan_to_num(np.abs(left - right), posinf=0.0).mean()) if left.size else 0.0
 
 
 def _once(slots: Sequence[Slot]) -> list[Slot]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -60,15 +61,17 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
     kept = without(plan, job.base.tree, job.raw.tree, rules.base_skip, rules.raw_skip)
     job = replace(job, rules=rules)
     own_loss = options.loss_fns is not None
+
+    def tell(step: StepComparison) -> None:
+        _say_step(step, fed=options.single_step)
+
     try:
         with auto_dumps(job.base, job.raw) as dumps:
-            result = run_job(
-                job, replace(matching, plan=kept), copied=options.auto_init, on_step=_say_step, dumps=dumps
-            )
+            result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=tell, dumps=dumps)
     except Exception as error:
         half = getattr(error, "padiff_result", None)
         if half is not None:  # the exception is the user's; what was found before it is for the log
-            _say_step(half.steps[-1])
+            tell(half.steps[-1])
             explain(half.report(), whole=False, own_loss=own_loss)
             say("FAILED !!!")
         raise
@@ -122,11 +125,17 @@ def _say_options(options: Options) -> None:
     say(*options.notes)
 
 
-def _say_step(step: StepComparison) -> None:
-    """Said as soon as a step is done: a long run is read while it goes on."""
+def _say_step(step: StepComparison, *, fed: bool) -> None:
+    """Said as soon as a step is done: a long run is read while it goes on.
+
+    Where raw's layers are ``fed`` base's tensors the model's own output is base's, and that of each layer tells.
+    """
     say(f"================= Train Step {step.step} =================")
-    outputs = [c for c in step.comparisons if c.role == "output" and c.phase == "forward" and c.raw_path == ""]
-    numbers = [c.outcome.numbers.max_abs for c in outputs if c.outcome.numbers is not None]
+    returned = [c for c in step.comparisons if c.role == "output" and c.phase == "forward"]
+    outcomes = [c.outcome for c in returned if fed or c.raw_path == ""]
+    numbers = [one.numbers.max_abs for one in outcomes if one.numbers is not None]
+    if any(one.reason == "nonfinite" for one in outcomes):
+        numbers = [math.nan]  # what is finite says nothing about what is not
     if numbers:
         say(f"Max elementwise output diff is {max(numbers)}")
     for name, text in COMPARED.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,14 @@ def _write(recording: Recording, path: str | Path, parts: frozenset[str], run: R
     known: dict[str, Any] = {} if before is None else dict(before.extra)
     if recording.afresh:
         known["statistics_from_here"] = True
+    unseen: Sequence[tuple[str, str]] | None = None
     if "report" in parts:
-        trace = recording.trace()
+        trace, unseen = recording.trace(), recording.unseen()
+    elif before is not None:
+        trace = replace(before.trace(), draws=tuple(draw.load() for draw in before.draws))
+        unseen = before.unseen if before.heard else None
     else:
-        trace = StepTrace(recording.step, (), {}, None, {}) if before is None else before.trace()
+        trace = StepTrace(recording.step, (), {}, None, {})
     gradients = _gradients(recording, parts, before)
     trace = replace(
         trace,
@@ -68,6 +72,7 @@ def _write(recording: Recording, path: str | Path, parts: frozenset[str], run: R
         writer.write(
             trace,
             usage=recording.usage(),
+            unseen=unseen,
             extra=known,
             **_state(recording, parts, before if "weights" in kept else None),
         )

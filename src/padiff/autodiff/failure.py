@@ -9,6 +9,7 @@ from padiff.autodiff.rounding import tolerance_that_holds
 from padiff.autodiff.trees import around, draw, route, titled
 from padiff.records import Comparison, Divergence, Numbers, SourceLine, Tolerance
 from padiff.report import Report
+from padiff.report.words import sure
 
 STAGES = {
     "forward": "Forward Stage",
@@ -21,6 +22,7 @@ WHAT = {"loss": " (loss)", "parameter": " (parameters)", "buffer": " (buffers)"}
 LISTS = {"gradient": "grads", "weight": "weights", "buffer": "buffers"}
 INDENT = "    "
 MOST_ALONE = 12
+MOST_CAUSES = 3
 MEAN_LOSS = "no loss functions were given: this loss is the mean of the outputs, small where they cancel"
 
 
@@ -39,10 +41,14 @@ def explain(report: Report, *, whole: bool, own_loss: bool) -> None:
     # A tensor is known by where it was met first: what a call is given was met as what another returned.
     elsewhere = divergence.phase == "backward" and divergence.comparison.raw_call != divergence.raw_call
     title = "gradient of input" if elsewhere else title_of(divergence.comparison)
-    say("", *(INDENT + line for line in number_lines(divergence.comparison, report.tolerance, title)))
+    own = _as_it_ran(report, divergence)
+    lines = _fed_lines(divergence.comparison, title) if own is None else number_lines(own, report.tolerance, title)
+    say("", *(INDENT + line for line in lines))
     note = divergence.note if own_loss or divergence.role != "loss" else MEAN_LOSS
-    if note:
+    if note or divergence.causes:
         say("", *wrapped(note, INDENT))
+    for cause in divergence.causes[:MOST_CAUSES]:
+        say(*wrapped(f"likely cause: {cause} ({sure(cause)})", INDENT, 2 * INDENT))
     _rounding(report, whole, own_loss)
     _lists(report)
     _trees(report, divergence)
@@ -98,12 +104,39 @@ def number_lines(comparison: Comparison, tolerance: Tolerance, title: str) -> li
     """The figures of one comparison that differs."""
     outcome, numbers = comparison.outcome, comparison.outcome.numbers
     if outcome.reason != "values" or numbers is None:
-        return wrapped(f"{title}: {outcome.message}")
+        return _told(comparison, title)
     if tolerance.mode == "mean":
         over = f"mean absolute error {numbers.mean_abs:.3g}, allowed {outcome.allowed or 0.0:.3g}"
     else:
         over = f"{count(numbers.mismatched or 0, 'element')} over the bound"
     return [f"{title}: {over} ({tolerance})", *_figures(numbers)]
+
+
+def _told(comparison: Comparison, title: str) -> list[str]:
+    """What differs and is no number."""
+    message = comparison.outcome.message
+    return wrapped(message if message.startswith(f"{comparison.role} ") else f"{title}: {message}")
+
+
+def _as_it_ran(report: Report, divergence: Divergence) -> Comparison | None:
+    """The tensor that tells, held against the user's bounds; None where these let it pass as raw ran by itself."""
+
+    def place(one: Comparison) -> tuple[object, ...]:
+        return one.phase, one.role, one.step, one.raw_path, one.raw_call, one.name
+
+    told = place(divergence.comparison)
+    return next((one for one in report.comparisons if not one.agrees and place(one) == told), None)
+
+
+def _fed_lines(comparison: Comparison, title: str) -> list[str]:
+    """The figures where raw was fed base's tensors, and judged by what rounding explains."""
+    outcome, numbers = comparison.outcome, comparison.outcome.numbers
+    if outcome.reason != "values" or numbers is None:
+        return _told(comparison, title)
+    over = (
+        f"rms error {numbers.rmse:.3g} when raw is fed base's tensors, rounding explains {outcome.allowed or 0.0:.3g}"
+    )
+    return [f"{title}: {over}", *_figures(numbers)]
 
 
 def title_of(comparison: Comparison) -> str:

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from padiff.capture.draws import Listener
 from padiff.capture.held import Held, HostValue
 from padiff.capture.lines import call_model
 from padiff.capture.recorder import Recorder
+from padiff.capture.state import moved, random_state
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
+from padiff.engine.randomness import looks_random
+from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, StepTrace, Usage, Value
 
@@ -26,7 +30,10 @@ class Recording:
         self.live, self.nodes, self.step = live, nodes, step
         self.afresh = statistics is None
         """Whether running statistics were updated unseen before this step."""
-        self._recorder = Recorder(live, gradients=True)
+        self._listener = Listener() if looks_random(live) else None
+        self._unheard = False
+        """Whether the model has drawn and nobody listened."""
+        self._recorder = Recorder(live, gradients=True, listener=self._listener)
         self.statistics = statistics or RunningStatistics(live)
         self._uses: UseWatch | None = None
         self._loss: Array | None = None
@@ -35,18 +42,22 @@ class Recording:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model with its hooks on."""
-        first = len(self._recorder.calls)
+        first, adapter = len(self._recorder.calls), self.live.adapter
+        before = random_state(adapter) if self._listener is None else None
         try:
             with ExitStack() as stack:
                 if self._uses is None:
                     self._uses = UseWatch(self.live)
                     stack.enter_context(self._uses.watching())
+                stack.enter_context(watching_draws(adapter, self._listener))
                 stack.enter_context(self._recorder.attached(self.nodes))
                 return call_model(self.live.model, args, kwargs)
         except Exception as error:
             self._explain(error)
             raise
         finally:
+            if before is not None and moved(adapter, before, random_state(adapter)):
+                self._unheard = True
             for call in self._recorder.calls[first:]:
                 if call.parent < 0:
                     self._recorder.part_with(call)
@@ -72,7 +83,14 @@ class Recording:
             None if self._loss is None else HostValue(self._loss),
             self.of_layers(self._gradients or {}),
             ran_backward=self._gradients is not None,
+            draws=() if self._listener is None else tuple(self._listener.draws),
         )
+
+    def unseen(self) -> list[tuple[str, str]] | None:
+        """Ops that drew where nobody could see it; None where nobody listened, and the model drew."""
+        if self._unheard:
+            return None
+        return [] if self._listener is None else self._listener.unseen
 
     def usage(self) -> Usage | None:
         """In which order the model used its tensors; None where it was not run."""

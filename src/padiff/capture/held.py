@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from padiff.frameworks import Adapter
-from padiff.records import Array
+from padiff.frameworks.protocol import Measured
+from padiff.records import Array, Value
 
 
 class Held:
@@ -48,6 +50,13 @@ class Held:
             raise RuntimeError("the elements of this value were released")
         return self._adapter.to_numpy(self._tensor)
 
+    def measured_beside(self, other: Held, rtol: float | None) -> Measured | None:
+        """Sums over this and another tensor, where their framework has them without fetching the elements."""
+        if self._adapter is not other._adapter or self._tensor is None or other._tensor is None:
+            return None
+        measure: Callable[..., Measured | None] | None = getattr(self._adapter, "measure", None)
+        return None if measure is None else measure(self._tensor, other._tensor, rtol)
+
     def live(self) -> Any | None:
         """The framework's tensor, while no copy of it was taken."""
         return None if self._version is None else self._tensor
@@ -88,6 +97,13 @@ class Held:
 
     def __repr__(self) -> str:
         return f"Held({self.dtype}{list(self.shape)})"
+
+
+def measured(base: Value, raw: Value, rtol: float | None = None) -> Measured | None:
+    """Sums over two values of one framework that lie beside each other, and not on the host; None for all others."""
+    if not (isinstance(base, Held) and isinstance(raw, Held)):
+        return None
+    return base.measured_beside(raw, rtol)
 
 
 class HostValue:

@@ -17,6 +17,7 @@ from padiff.capture.op_records import Run, Seen, Told, Written, op_calls
 from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WhoseCode
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import options_in, options_of
+from padiff.frameworks.lookup import class_of
 from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, ModuleNode
 
@@ -52,8 +53,9 @@ class WantedOps:
     calls: frozenset[int] | None = None
     """In the code of these calls only, by index; None for all."""
     stacks: bool = False
-    """Whether all of the user's lines that led to an op are kept, not only the innermost, and what it was given besides
-    tensors."""
+    """Whether all of the user's lines that led to an op are kept, not only the innermost."""
+    options: bool = False
+    """Whether it is kept what ops were given besides tensors."""
     layers: bool = False
     """Whether those in the code of the framework's own layers are seen, too."""
 
@@ -72,7 +74,7 @@ class OpLog:
 
     def __init__(self, running: Running, adapter: Adapter, wanted: WantedOps, foreign: tuple[str, ...]) -> None:
         self.run = Run()
-        self.wanted, self._stacks = wanted, wanted.stacks
+        self.wanted, self._told = wanted, wanted.stacks or wanted.options
         self._running, self._adapter = running, adapter
         self._tensor_type, self._version = adapter.tensor_type, adapter.version
         self._whose = WhoseCode(adapter, foreign)
@@ -90,7 +92,7 @@ class OpLog:
         """Whether the ops of a call that begins are to be seen."""
         if self.wanted.calls is not None and index not in self.wanted.calls:
             return False
-        return self.wanted.layers or type(module).__module__.partition(".")[0] != self._adapter.name
+        return self.wanted.layers or class_of(self._adapter, module).__module__.partition(".")[0] != self._adapter.name
 
     # --- while the model runs
 
@@ -101,7 +103,7 @@ class OpLog:
         if self._running.open_calls[-1].ops is None or self._inside:
             return
         code = frame.f_code
-        if self._kinds.get(id(code)) == USER and not self._stacks:
+        if self._kinds.get(id(code)) == USER and not self._told:
             self._pending.append((op, args, kwargs, output, code, frame.f_lasti, None))
             return
         place = self._place(op, args, kwargs, frame)
@@ -135,9 +137,10 @@ class OpLog:
             here = here.f_back
         if here is None:
             return None
-        if self.wanted.stacks:
+        if self._told:
             options = options_of(op, args, kwargs or {}) if outer is None else options_in(outer)
-            return Told(self._whose.stack(here), options), 0, outer
+            lines = self._whose.stack(here)
+            return Told(lines if self.wanted.stacks else lines[-1:], options), 0, outer
         return here.f_code, here.f_lasti, outer
 
     def begin(

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from padiff.capture.session import Arguments
+from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
@@ -40,6 +41,11 @@ class Jitter:
         self._offset = (self._offset + 7919) % _PERIOD
         return self._made[step, work][self._offset : self._offset + _PERIOD]
 
+    def factors(self, dtype: np.dtype[Any], step: float | None = None) -> Array:
+        """What the next tensor of a dtype is multiplied by, over and over."""
+        work = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+        return self._factors(max(spacing_of(dtype), step or self._step or 0.0), work)
+
     def step_of(self, dtype: np.dtype[Any]) -> float:
         """How far numbers of a dtype are moved, relative to themselves."""
         return max(spacing_of(dtype), self._step or 0.0)
@@ -50,8 +56,8 @@ class Jitter:
         own = spacing_of(array.dtype)
         if own == 0.0 or array.size == 0 or (not trained and _whole(array)):
             return np.array(array)
-        work = np.dtype(np.float64 if array.dtype.itemsize == 8 else np.float32)
-        factors = self._factors(max(own, step or self._step or 0.0), work)
+        factors = self.factors(array.dtype, step)
+        work = factors.dtype
         flat = np.ascontiguousarray(array).reshape(-1).astype(work, copy=False)
         moved = np.empty(flat.shape, work)
         with np.errstate(all="ignore"):
@@ -77,10 +83,21 @@ def perturbed(live: LiveTree, jitter: Jitter, steps: Mapping[str, float] | None 
         for path, tensor in (*parameters.items(), *live.buffers().items()):
             if not adapter.dtype(tensor).startswith(("float", "bfloat")):
                 continue
-            moved = jitter(adapter.to_numpy(tensor), (steps or {}).get(path), trained=path in parameters)
-            held = adapter.swap_elements(tensor, adapter.to_native(moved, like=live.model))
+            moved = _moved(adapter, tensor, jitter, (steps or {}).get(path)) if path in parameters else None
+            if moved is None:
+                array = jitter(adapter.to_numpy(tensor), (steps or {}).get(path), trained=path in parameters)
+                moved = adapter.to_native(array, like=live.model)
+            held = adapter.swap_elements(tensor, moved)
             stack.callback(adapter.swap_elements, tensor, held)
         yield
+
+
+def _moved(adapter: Adapter, tensor: Any, jitter: Jitter, step: float | None) -> Any | None:
+    """A tensor that is not on the host, moved where it lies; None for others."""
+    multiplied = getattr(adapter, "multiplied", None)
+    if multiplied is None:
+        return None
+    return multiplied(tensor, lambda: jitter.factors(np.dtype(adapter.dtype(tensor)), step), _LARGEST)
 
 
 def perturbed_arguments(live: LiveTree, arguments: Arguments, jitter: Jitter) -> Arguments:

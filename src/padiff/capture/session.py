@@ -25,7 +25,7 @@ from padiff.capture.state import (
     saved_buffers,
     spared_collector,
 )
-from padiff.capture.statistics import RunningStatistics
+from padiff.capture.statistics import RunningStatistics, Update
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
 from padiff.frameworks.compiled import compiled_parts, eagerly, sealed
@@ -89,11 +89,16 @@ class Session:
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None
         """Who listened to the last run."""
+        self.deaf = False
+        """Whether compiled code of the last run could draw with nobody listening."""
         self.drew = False
         """Whether the framework's generators moved in the last forward."""
+        self.drew_ever = False
+        """Whether they did in any run since somebody said that they had not."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()
+        self._inside: tuple[Call, ...] | None = None
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
         self._gradients_before: list[tuple[Any, Any]] = []
@@ -146,8 +151,7 @@ class Session:
         """The same in two parts, for who has something else to do in between."""
         self.stopped = None
         if self.repeatable:
-            self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
-            self._gradients_before = self._gathered()
+            self.stand_ready()
         eager = self._eager or feeder is not None
         self._last = (step, arguments)
         gradients = backward and self.live.adapter.grad_enabled()
@@ -160,7 +164,9 @@ class Session:
             recorder = Recorder(
                 self.live, gradients=gradients, observer=observer, listener=listener, ops=ops or self.ops
             )
-        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener, sealed(self.live, eager=eager))
+        hidden = sealed(self.live, eager=eager)
+        self.deaf = bool(hidden)
+        running = Step(self, step, arguments, loss_fn, gradients, recorder, listener, hidden)
         self._under_way = recorder
         try:
             yield running
@@ -193,6 +199,11 @@ class Session:
         from another thread."""
         recorder = self._under_way
         return None if recorder is None else (len(recorder.calls), len(self._calls))
+
+    def stand_ready(self) -> None:
+        """The step that may run ``again`` begins here, whether or not it runs by itself first."""
+        self._drawn_before, self._buffers_before = self._randomness, saved_buffers(self.live)
+        self._gradients_before = self._gathered()
 
     def rewind(self) -> None:
         """The step that ran last has not been, and runs anew."""
@@ -233,6 +244,7 @@ class Session:
         yield
         self._randomness = random_state(adapter)
         self.drew = moved(adapter, before, self._randomness)
+        self.drew_ever = self.drew_ever or self.drew
 
     def draw_like(self, other: Session) -> None:
         """Begin the next step with the generators as another session's last step found them, where both have them."""
@@ -274,10 +286,18 @@ class Session:
         """Every parameter as it is now, by its first path."""
         return {path: Held(self.live.adapter, tensor) for path, tensor in self.live.parameters().items()}
 
-    def buffers(self) -> dict[str, Value]:
-        """Every buffer as the last step left it, in one numeric convention; once per step."""
+    def updates(self) -> dict[int, Update]:
+        """How the last step updated running statistics, by node."""
         assert self._statistics is not None
-        return self._statistics.after_step(self._calls_inside())
+        self._inside = self._calls_inside()
+        return self._statistics.updates(self._inside)
+
+    def buffers(self, partners: Mapping[int, Update] | None = None) -> dict[str, Value]:
+        """Every buffer as the last step left it, in one numeric convention; once per step. ``partners`` says how the
+        other model's layers updated theirs."""
+        assert self._statistics is not None
+        calls, self._inside = self._inside, None
+        return self._statistics.after_step(self._calls_inside() if calls is None else calls, partners)
 
     def _calls_inside(self) -> tuple[Call, ...]:
         """The last step's calls, also those inside compiled parts, as their eager form makes them."""

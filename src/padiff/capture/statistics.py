@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from padiff.capture.held import Held, HostValue
+from padiff.frameworks.lookup import class_of
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, Value
+
+
+@dataclass(frozen=True)
+class Update:
+    """How a step updated a layer's running statistics."""
+
+    keep: float | None
+    """The share of the old value that an update keeps; None where the layer does not tell."""
+    counts: tuple[int, ...]
+    """Values per channel of every batch that was seen."""
 
 
 class RunningStatistics:
@@ -18,55 +30,77 @@ class RunningStatistics:
 
     def __init__(self, live: LiveTree) -> None:
         self._live = live
+        self._keeps = _keeps(live)
         self._unbiased = _unbiased_buffers(live)
         self._before = self._read()
         self._neutral = dict(self._before)
 
-    def after_step(self, calls: Sequence[Call]) -> dict[str, Value]:
-        """Every buffer's value now; those with a convention of their own, converted."""
-        adapter = self._live.adapter
+    def updates(self, calls: Sequence[Call]) -> dict[int, Update]:
+        """How every layer with running statistics updated them, by node."""
         sizes = defaultdict(list)
         for call in calls:
-            if call.node in self._unbiased and call.inputs:
+            if call.node in self._keeps and call.inputs:
                 sizes[call.node].append(call.inputs[0].value.shape)
-        now = self._read()
-        values: dict[str, Value] = {path: Held(adapter, tensor) for path, tensor in self._live.buffers().items()}
-        for node, (path, keep) in self._unbiased.items():
+        return {
+            node: Update(
+                keep, tuple(math.prod(shape) // max(shape[1] if len(shape) > 1 else 1, 1) for shape in sizes[node])
+            )
+            for node, keep in self._keeps.items()
+        }
+
+    def after_step(self, calls: Sequence[Call], partners: Mapping[int, Update] | None = None) -> dict[str, Value]:
+        """Every buffer's value now; those with a convention of their own, converted.
+
+        ``partners`` says by node how the other model's layer was updated, for layers of which compiled code doesn't."""
+        values: dict[str, Value] = {p: Held(self._live.adapter, tensor) for p, tensor in self._live.buffers().items()}
+        now, updates = self._read(), self.updates(calls)
+        for node, path in self._unbiased.items():
             if path not in values:
                 continue
-            counts = [math.prod(shape) // max(shape[1] if len(shape) > 1 else 1, 1) for shape in sizes[node]]
+            update, other = updates[node], (partners or {}).get(node)
+            keep = other.keep if update.keep is None and other is not None else update.keep
+            counts = other.counts if not update.counts and other is not None else update.counts
             self._neutral[path] = _biased(self._neutral[path], self._before[path], now[path], keep, counts)
             values[path] = HostValue(self._neutral[path])
         self._before = now
         return values
 
     def _read(self) -> dict[str, Array]:
-        wanted = {path for path, _ in self._unbiased.values()}
+        wanted = set(self._unbiased.values())
         adapter = self._live.adapter
         return {
             path: np.array(adapter.to_numpy(tensor)) for path, tensor in self._live.buffers().items() if path in wanted
         }
 
 
-def _unbiased_buffers(live: LiveTree) -> dict[int, tuple[str, float]]:
-    """Node index to the path of its unbiased buffer and the share of the old value that an update keeps."""
-    found: dict[int, tuple[str, float]] = {}
+def _keeps(live: LiveTree) -> dict[int, float | None]:
+    """Layers with running statistics, by node, and the share of the old value that an update keeps."""
+    found: dict[int, float | None] = {}
     for index, module in enumerate(live.modules):
         spec = live.layer_spec(index)
-        keep = live.adapter.statistics_momentum(module) if spec else None
-        if spec is None or keep is None:
-            continue
-        for name, stored in spec.stored.items():
-            if stored.convention == "unbiased":
-                found[index] = (join(live.tree.nodes[index].path, name), keep)
+        if spec is not None:
+            keep = live.adapter.statistics_momentum(module)
+            if keep is not None or class_of(live.adapter, module) is not type(module):
+                found[index] = keep
     return found
 
 
-def _biased(neutral: Array, before: Array, now: Array, keep: float, counts: Sequence[int]) -> Array:
+def _unbiased_buffers(live: LiveTree) -> dict[int, str]:
+    """Node index to the path of its unbiased buffer."""
+    found: dict[int, str] = {}
+    for index in _keeps(live):
+        spec = live.layer_spec(index)
+        for name, stored in spec.stored.items() if spec is not None else ():
+            if stored.convention == "unbiased":
+                found[index] = join(live.tree.nodes[index].path, name)
+    return found
+
+
+def _biased(neutral: Array, before: Array, now: Array, keep: float | None, counts: Sequence[int]) -> Array:
     """One update rewritten: what the batch added, times (n - 1) / n, on top of what is kept of the old value."""
     if np.array_equal(before, now):
         return neutral
-    if len(counts) != 1 or counts[0] < 2:
+    if keep is None or len(counts) != 1 or counts[0] < 2:
         return now  # several updates in one step cannot be told apart afterwards
     added = (now.astype(np.float64) - keep * before) * ((counts[0] - 1) / counts[0])
     result: Array = (keep * neutral.astype(np.float64) + added).astype(now.dtype)

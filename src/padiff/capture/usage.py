@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -43,6 +43,7 @@ class UseWatch:
         self._kept: list[Any] = []  # while they are held, nobody else gets their memory
         self._node_of = live.node_of()
         self._clock = 0
+        self._order_of_use: Callable[[Any], Iterable[Any]] = getattr(live.adapter, "order_of_use", _nobody_tells)
 
     @contextmanager
     def watching(self, but: Any = None) -> Iterator[None]:
@@ -73,12 +74,21 @@ class UseWatch:
             self._calls[node] = now = self._tick()
             if keys:
                 self._ready[node] = max(self._seen.setdefault(key, now) for key in keys)
+        for tensor in self._order_of_use(module):
+            self._on_read(tensor)
         for path in self._owned.get(id(module), ()):
             self._called.setdefault(path, self._tick())
 
     def leave(self, module: Any, output: Any) -> None:
         if self._adapter.is_tensor(output):
             self._made.setdefault(self._node_of[id(module)], math.prod(self._adapter.shape(output)))
+
+    def goes_on_as_defined(self) -> None:
+        """Whatever was not used so far counts as used from here on, in the order of definition."""
+        for node, module in zip(self._live.tree.nodes, self._live.modules, strict=True):
+            self._calls.setdefault(node.index, self._tick())
+            for path in self._owned.get(id(module), ()):
+                self._called.setdefault(path, self._tick())
 
     def usage(self, outputs: tuple[tuple[str, Array], ...] = ()) -> Usage:
         """What was seen."""
@@ -93,11 +103,21 @@ class UseWatch:
         return Usage(used, self._calls, self._made, self._ready, self._times, outputs)
 
 
-def first_use(live: LiveTree, arguments: Arguments) -> Usage:
-    """Run forward once and see what is used when; nothing is left behind."""
+def _nobody_tells(module: Any) -> Iterable[Any]:
+    return ()
+
+
+def first_use(live: LiveTree, arguments: Arguments) -> tuple[Usage, Exception | None]:
+    """Run forward once and see what is used when; nothing is left behind.
+
+    What a model raises half-way is handed out with what it used before; the rest is taken to follow as defined."""
     adapter = live.adapter
     watch = UseWatch(live)
-    with preserved(live, buffers=True), watch.watching(), adapter.no_grad(), watching_draws(adapter, Steady()):
-        output = call_model(live.model, arguments.args, dict(arguments.kwargs))
-        outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
-    return watch.usage(tuple(outputs))
+    try:
+        with preserved(live, buffers=True), watch.watching(), adapter.no_grad(), watching_draws(adapter, Steady()):
+            output = call_model(live.model, arguments.args, dict(arguments.kwargs))
+            outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
+    except Exception as error:
+        watch.goes_on_as_defined()
+        return watch.usage(), error
+    return watch.usage(tuple(outputs)), None

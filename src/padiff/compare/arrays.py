@@ -45,8 +45,34 @@ def compare_arrays(base: Array, raw: Array, tolerance: Tolerance, *, detail: boo
     with np.errstate(all="ignore"):
         same = base.dtype == raw.dtype or (tolerance.narrow > 0 and _both_float(base.dtype, raw.dtype))
         found = _values(case, detail) if same else _other_dtype(case)
-        if tolerance.narrow and found.verdict == "rounding" and _needs_narrow(case, found):
-            found = dataclasses.replace(found, verdict="precision", message=f"{found.message}; a narrower dtype's")
+    return _complete(found, base.dtype, tolerance)
+
+
+def judge_sums(sums: Sums, base: DType, raw: DType, tolerance: Tolerance) -> Outcome | None:
+    """The outcome of two arrays of which only the sums are at hand; None where their elements must be looked at."""
+    kind = kind_of_pair(base, raw)
+    same = base == raw or (tolerance.narrow > 0 and _both_float(base, raw))
+    numbers = sums.numbers()
+    if not same or sums.lopsided or not (sums.peak == 0.0 or sums.trusted):
+        return None
+    if sums.peak == 0.0:
+        return _complete(_equal(kind, numbers), base, tolerance)
+    error, allowed = _error_and_bound(kind, tolerance, numbers)
+    if error is not None and abs(error - allowed) <= DOUBT * allowed:
+        return None
+    found = _within(sums, numbers, tolerance, error, allowed)
+    return None if found is None else _complete(found, base, tolerance)
+
+
+def excess_rtol(tolerance: Tolerance) -> float | None:
+    """The relative tolerance that every element is held against, where it is; sums then tell the largest excess."""
+    return tolerance.rtol * GUARD if tolerance.mode == "strict" and tolerance.rtol > 0 else None
+
+
+def _complete(found: Outcome, base: DType, tolerance: Tolerance) -> Outcome:
+    """With the verdict that a narrower dtype makes, and what was predicted."""
+    if tolerance.narrow and found.verdict == "rounding" and _needs_narrow(found, base, tolerance):
+        found = dataclasses.replace(found, verdict="precision", message=f"{found.message}; a narrower dtype's")
     if tolerance.predicted is None:
         return found
     return Outcome(  # written out, since it is made for every tensor
@@ -70,11 +96,11 @@ def _both_float(base: DType, raw: DType) -> bool:
     return kind_of(base).family == kind_of(raw).family == "float"
 
 
-def _needs_narrow(case: _Case, found: Outcome) -> bool:
+def _needs_narrow(found: Outcome, base: DType, tolerance: Tolerance) -> bool:
     """Whether the error is more than base's own dtype explains."""
     if found.numbers is None or found.allowed is None:
         return False
-    return found.numbers.rmse > found.allowed * kind_of(case.base.dtype).eps / case.tolerance.narrow
+    return found.numbers.rmse > found.allowed * kind_of(base).eps / tolerance.narrow
 
 
 def _other_dtype(case: _Case) -> Outcome:
@@ -101,25 +127,34 @@ def _values(case: _Case, detail: bool) -> Outcome:
     if sums.unlike:
         return _nonfinite(case, numbers)
     if sums.peak == 0.0:
-        ulp = 0 if case.kind.bits else None
-        return Outcome("equal", None, "equal", dataclasses.replace(numbers, mismatched=0, max_rel=0.0, max_ulp=ulp))
-    error, allowed = _error_and_bound(case, numbers)
-    within = _surely_within(case.tolerance, sums) if error is None else error <= allowed < math.inf
-    if within and not detail:
-        shown = None if error is None else allowed
-        return Outcome("rounding", None, words.within(numbers, case.tolerance, error, allowed), numbers, shown)
-    return _detailed(case, numbers, error, allowed)
+        return _equal(case.kind, numbers)
+    error, allowed = _error_and_bound(case.kind, case.tolerance, numbers)
+    found = None if detail else _within(sums, numbers, case.tolerance, error, allowed)
+    return found or _detailed(case, numbers, error, allowed)
+
+
+def _equal(kind: Kind, numbers: Numbers) -> Outcome:
+    ulp = 0 if kind.bits else None
+    return Outcome("equal", None, "equal", dataclasses.replace(numbers, mismatched=0, max_rel=0.0, max_ulp=ulp))
+
+
+def _within(sums: Sums, numbers: Numbers, tolerance: Tolerance, error: float | None, allowed: float) -> Outcome | None:
+    """The outcome where the first look shows that all is within the bound."""
+    if not (_surely_within(tolerance, sums) if error is None else error <= allowed < math.inf):
+        return None
+    shown = None if error is None else allowed
+    return Outcome("rounding", None, words.within(numbers, tolerance, error, allowed), numbers, shown)
 
 
 def _measure(case: _Case) -> tuple[Sums, Numbers]:
     """The first look in the quick type; in the wide one where that cannot tell."""
     base, raw, kind, tolerance = case
-    rtol = tolerance.rtol * GUARD if tolerance.mode == "strict" and tolerance.rtol > 0 else None
+    rtol = excess_rtol(tolerance)
     sums = measure(base, raw, kind, kind.quick, rtol)
     numbers = sums.numbers()
     if kind.quick == kind.wide or sums.peak == 0.0:
         return sums, numbers
-    error, allowed = _error_and_bound(case, numbers)
+    error, allowed = _error_and_bound(kind, tolerance, numbers)
     doubtful = error is not None and abs(error - allowed) <= DOUBT * allowed
     if doubtful or not sums.trusted:
         sums = measure(base, raw, kind, kind.wide, rtol)
@@ -127,13 +162,12 @@ def _measure(case: _Case) -> tuple[Sums, Numbers]:
     return sums, numbers
 
 
-def _error_and_bound(case: _Case, numbers: Numbers) -> tuple[float | None, float]:
+def _error_and_bound(kind: Kind, tolerance: Tolerance, numbers: Numbers) -> tuple[float | None, float]:
     """The one error a mode looks at and its bound; None for ``strict``, which looks at every element."""
-    tolerance = case.tolerance
     if tolerance.mode == "mean":
         return numbers.mean_abs, tolerance.atol + tolerance.rtol * numbers.base_mean_abs
     if tolerance.mode == "auto":
-        return numbers.rmse, allowed_error(case.kind, tolerance, numbers.base_rms)
+        return numbers.rmse, allowed_error(kind, tolerance, numbers.base_rms)
     return None, 0.0
 
 

@@ -85,6 +85,20 @@ def _calibrated(value: Calibration) -> Tolerance:
     return Tolerance(mode="auto", factor=float(value.factor), runs=value.runs)
 
 
+def predicting(tolerance: Tolerance, predicted: float, *, sums: bool) -> Tolerance:
+    """The tolerance for a tensor whose deviation was measured; written out, since it is made for every tensor."""
+    return Tolerance(
+        tolerance.rtol,
+        tolerance.atol,
+        tolerance.mode,
+        predicted,
+        tolerance.narrow,
+        tolerance.factor,
+        tolerance.runs,
+        sums,
+    )
+
+
 def rounding_bound(kind: Kind, base_rms: float) -> float:
     """The root mean square error that rounding explains; 0 for integers, which do not round."""
     factor = AUTO_FACTORS.get(kind.name, COARSE_FACTOR)
@@ -104,8 +118,8 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
 
 
 def spacing(dtype: str) -> float:
-    """The relative distance of neighbouring values of a floating dtype."""
-    return float(ml_dtypes.finfo(dtype).eps)
+    """The relative distance of neighbouring values of a floating dtype, or of what products are made in."""
+    return 2.0**-11 if dtype == "tf32" else float(ml_dtypes.finfo(dtype).eps)
 
 
 def lost_below(kind: Kind) -> float:

@@ -15,6 +15,7 @@ from padiff.align import pair_modules, pair_slots
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feed, FeedingRecorder, See
 from padiff.capture.held import Held, HostValue
+from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder
 from padiff.capture.replay import Replay
 from padiff.capture.session import Arguments
@@ -97,9 +98,8 @@ class Alongside:
 
     def _match(self, given: Arguments) -> None:
         self._given = given
-        try:
-            used = first_use(self._live, self._fresh(given))
-        except Exception:  # the model's own: it comes again when the model is called for good
+        used, error = first_use(self._live, self._fresh(given))
+        if error is not None:  # the model's own: it comes again when the model is called for good
             used = Usage()
         self._job = replace(self._job, uses=(stored_usage(self.dump.steps[0]), used))
         self._matching = match(self._job, run=True)
@@ -205,7 +205,9 @@ class Alongside:
 
     # --- feeding
 
-    def recorder(self, step: int, observer: Observer, listener: Listener | None) -> Recorder | None:
+    def recorder(
+        self, step: int, observer: Observer, listener: Listener | None, ops: WantedOps | None
+    ) -> Recorder | None:
         """What feeds raw base's tensors; None for a step that base's dump does not hold, or where nothing is fed."""
         if not self._sync or step not in self._steps or self._matching is None or self._modules is None:
             return None
@@ -217,7 +219,7 @@ class Alongside:
         run, _ = judge(self._job, self._modules, reference, twins=twins, backward=backward)
         feeding = self._feeding[step] = Feeding(run)
         return FeedingRecorder(
-            self._live, feeding, gradients=gradients, hooks=False, observer=observer, listener=listener
+            self._live, feeding, gradients=gradients, hooks=False, observer=observer, listener=listener, ops=ops
         )
 
     def ending(self, step: int, sink: StepSink, listener: Listener | None) -> dict[str, Any]:
@@ -250,8 +252,7 @@ class Feeding:
         return self._watched(self._run.hand_on(call), -1)
 
     def tagged(self, call: Call) -> Mapping[int, Feed]:
-        """Dumps hold no tags."""
-        return {}
+        return self._watched(self._run.tagged(call), -1)
 
     def _watched(self, feeds: Mapping[int, Feed], call: int) -> dict[int, Feed]:
         return {

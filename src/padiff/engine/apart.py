@@ -12,6 +12,7 @@ from padiff.capture.session import Arguments
 from padiff.compare.arrays import missing
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
+from padiff.engine.after_step import MOST_STEPS
 from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.growth import forgiven
@@ -20,8 +21,9 @@ from padiff.engine.job import Job
 from padiff.engine.jumps import excused, explained_by_a_jump
 from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
+from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import told_gaps
-from padiff.engine.replay import Replay, synchronised
+from padiff.engine.replay import Replay, in_order, synchronised
 from padiff.engine.result import Result
 from padiff.engine.shown_sources import show_sources
 from padiff.engine.side_by_side import SideBySide
@@ -173,6 +175,7 @@ class Apart:
         start = self._state.start(base, raw)
         state = self._state.left(base, raw, noise, gradients=not fed)
         comparisons = [*done.comparisons, *state]
+        comparisons += self._state.moments(base, raw, noise, comparisons)
         if not fed and self.job.tolerance.mode == "auto":
             comparisons = list(forgiven(comparisons))
         if not fed and (not done.alike or self.job.tolerance.mode != "auto"):
@@ -183,9 +186,16 @@ class Apart:
         if not found:
             first = find_divergence(done, (self.job.base.tree, self.job.raw.tree))
             if first is not None:
-                found = [first if self.summed else explained_apart(self.job, self._plan, first, done, base, raw, gaps)]
+                found = [
+                    first
+                    if self.summed
+                    else explained_apart(self.job, self._plan, first, done, base, raw, gaps, self._until(base))
+                ]
         if found and not self.summed:
             self.notes += self._own_draws(base, raw)
+        if not self.summed:
+            done = with_ops(done, done.comparisons, diverged=bool(found))
+            found = [named_by_ops(one, done) for one in found]
         wrong = [one for one in start if not one.agrees]
         if wrong:
             note = self._different_start(wrong, len(start))
@@ -194,6 +204,12 @@ class Apart:
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
         return done, found
+
+    def _until(self, step: StepDump) -> list[StepDump]:
+        """Base's steps from its first to this one, where its dump holds every one of them."""
+        found = [one for one in self._dumps["base"].steps if one.number <= step.number]
+        whole = [one.number for one in found] == list(range(len(found))) and len(found) <= MOST_STEPS
+        return found if whole else []
 
     def _own_draws(self, base: StepDump, raw: StepDump) -> list[str]:
         """Where the two drew other random numbers, nothing that follows from them can agree."""
@@ -241,10 +257,13 @@ class Apart:
         if self.summed:
             return Summaries(job, pairing, noise).step(base_trace, raw_trace)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self._twins, noise)
-        for call in raw_trace.calls:
-            watcher.on_call(call)
-            for slot in (*call.inputs, *call.outputs):
-                slot.value.release()
+        for call, moment in in_order(raw_trace.calls):
+            if moment == "tags":
+                watcher.on_tag(call)
+            elif moment == "ends":
+                watcher.on_call(call)
+                for slot in (*call.inputs, *call.outputs):
+                    slot.value.release()
         for number, gradient in raw_trace.gradients.items():
             watcher.on_gradient(number, gradient)
             gradient.release()
@@ -350,7 +369,7 @@ def _listed(what: str, numbers: Sequence[str]) -> str:
 
 
 def _bare(call: Call) -> Call:
-    return replace(call, inputs=(), outputs=())
+    return replace(call, inputs=(), outputs=(), ops=())
 
 
 def _nothing_to_run() -> tuple[Arguments, Arguments]:

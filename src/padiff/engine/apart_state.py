@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from padiff.engine.job import Job
+from padiff.engine.moments import Moments
 from padiff.engine.state import State
 from padiff.engine.summaries import Summaries
-from padiff.records import Comparison, Noise, Phase, Value, WeightPlan
+from padiff.records import Array, Comparison, Noise, Phase, Value, WeightPlan
 from padiff.store import StepDump
 
 
@@ -17,6 +19,23 @@ class ApartState:
 
     def __init__(self, job: Job, plan: WeightPlan, wanted: frozenset[Phase], *, summed: bool) -> None:
         self._job, self._plan, self._wanted, self._summed = job, plan, wanted, summed
+        self._moments = Moments(job, plan)
+        self._last = -1
+        """The last step whose moments were compared."""
+
+    def moments(
+        self, base: StepDump, raw: StepDump, noise: Noise | None, compared: Sequence[Comparison]
+    ) -> list[Comparison]:
+        """What the optimizers remember, where the weights they made agree; ``compared`` says how far gradients do."""
+        weights = [one for one in compared if one.phase == "weight"]
+        if self._summed or noise is None or self._job.tolerance.mode != "auto" or not weights:
+            return []
+        if not all(one.agrees for one in weights):
+            return []
+        sides = _read(base), _read(raw)
+        gradients = {p: v.numpy() for p, v in base.parameter_gradients.items() if v is not None and not v.overwritten}
+        times, self._last = base.number - self._last, base.number
+        return self._moments.compare_read(sides, base.number, noise, gradients, compared, times=times)
 
     def left(self, base: StepDump, raw: StepDump, noise: Noise | None, *, gradients: bool = True) -> list[Comparison]:
         """The loss, and of gradients of parameters, weights and buffers what is wanted."""
@@ -64,6 +83,13 @@ class ApartState:
             own = set() if whole or alike else _conventional(live)
             found.append({path: value for path, value in step.buffers.items() if path not in own})
         return found[0], found[1]
+
+
+def _read(step: StepDump) -> dict[str, dict[str, Array]]:
+    return {
+        name: {path: value.numpy() for path, value in row.items() if not value.overwritten}
+        for name, row in step.moments.items()
+    }
 
 
 def _conventional(live: Any) -> set[str]:

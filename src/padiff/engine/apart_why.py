@@ -11,11 +11,13 @@ from padiff.align import pair_slots
 from padiff.compare.layouts import compare_arranged
 from padiff.diagnose.causes import differing_settings
 from padiff.diagnose.scene import Scene
+from padiff.engine.after_step import moment_of
+from padiff.engine.inside import with_op
 from padiff.engine.job import Job
 from padiff.engine.local import Reference
-from padiff.engine.replay import Recorded, never
-from padiff.engine.scenes import Scenes, agreement
-from padiff.engine.why import FORGIVEN, drawn, with_causes
+from padiff.engine.replay import Recorded, never, recorded_ops
+from padiff.engine.scenes import RecordedOps, Scenes, agreement
+from padiff.engine.why import FORGIVEN, REMEMBERED, drawn, with_causes
 from padiff.frameworks.settings import settings_of
 from padiff.records import (
     Array,
@@ -43,13 +45,16 @@ def explained_apart(
     base: StepDump,
     raw: StepDump,
     draws: tuple[DrawGap, ...] = (),
+    until: Sequence[StepDump] = (),
 ) -> Divergence:
-    """The divergence with what the dumps tell about it."""
+    """The divergence with what the dumps tell about it; ``until`` are base's steps up to this one, where all are."""
     try:
         if divergence.phase == "forward" and divergence.role in ("output", "input"):
-            return _at_call(job, plan, divergence, done, draws)
+            return _at_call(job, plan, divergence, done, draws, recorded_ops(base, raw))
         if divergence.phase == "weight":
-            scene = _of_weight(plan, divergence, base, raw)
+            scene = _of_weight(plan, divergence, base, raw, until)
+            if moment_of(divergence.comparison):
+                divergence = replace(divergence, note=REMEMBERED)
             return divergence if scene is None else with_causes(drawn(divergence, scene), scene)
         return _with_settings(job, divergence)
     except FORGIVEN:
@@ -57,7 +62,12 @@ def explained_apart(
 
 
 def _at_call(
-    job: Job, plan: WeightPlan, divergence: Divergence, done: StepComparison, draws: tuple[DrawGap, ...]
+    job: Job,
+    plan: WeightPlan,
+    divergence: Divergence,
+    done: StepComparison,
+    draws: tuple[DrawGap, ...],
+    recorded: RecordedOps | None,
 ) -> Divergence:
     pair = next((p for p in done.pairs if p[1].index == divergence.raw_call), None)
     fault = None if pair is None else _fault(divergence, *pair, done)
@@ -73,9 +83,14 @@ def _at_call(
         Recorded(done.base),  # type: ignore[arg-type]
         never,
         draws,
+        recorded=recorded,
     )
     scene = scenes.of_fault(fault)
-    return _with_settings(job, divergence) if scene is None else with_causes(drawn(divergence, fault), scene)
+    told = _with_settings(job, divergence) if scene is None else with_causes(drawn(divergence, fault), scene)
+    try:
+        return with_op(told, fault, scenes)
+    except FORGIVEN:
+        return told
 
 
 def _fault(divergence: Divergence, base: Call, raw: Call, done: StepComparison) -> Fault | None:
@@ -119,20 +134,26 @@ def _with_settings(job: Job, divergence: Divergence) -> Divergence:
     return replace(divergence, settings=differing_settings(found[0], found[1]))
 
 
-def _of_weight(plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump) -> Scene | None:
-    """A weight that the optimizers' step left different."""
+def _of_weight(
+    plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump, until: Sequence[StepDump]
+) -> Scene | None:
+    """A weight that the optimizers' step left different, or what they remember of it."""
     wrong = divergence.comparison
-    path = ".".join(part for part in (wrong.raw_path, wrong.name) if part)
+    moment = moment_of(wrong)
+    name = wrong.name.partition(": ")[0] if moment else wrong.name
+    path = ".".join(part for part in (wrong.raw_path, name) if part)
     entry = next((one for one in plan.entries if one.path == path), None)
-    found = raw.weights.get(path)
+    found = (raw.moments.get(moment, {}) if moment else raw.weights).get(path)
     if entry is None or found is None or not entry.sources or entry.function is not None:
         return None
-    expected = _built(entry, base.weights)
-    before = _built(entry, base.weights_before)
+    expected = _built(entry, base.moments.get(moment, {}) if moment else base.weights)
     gradient = _built(entry, base.parameter_gradients)
     if expected is None:
         return None
-    first = before is not None and gradient is not None
+    history = [_built(entry, step.parameter_gradients) for step in until]
+    start = _built(entry, until[0].weights_before) if until else None
+    whole = start is not None and bool(history) and all(one is not None for one in history)
+    before = start if len(until) == 1 else _built(entry, until[-2].weights) if len(until) > 1 else None
     return Scene(
         phase="weight",
         role="parameter",
@@ -145,10 +166,11 @@ def _of_weight(plan: WeightPlan, divergence: Divergence, base: StepDump, raw: St
         raw_settings=dict(raw.extra.get("optimizer", {})),
         agrees=agreement(wrong),
         tensor=wrong.name,
-        before=before,
+        moment=moment,
+        before=None if moment else before,
         gradient=gradient,
-        start=before if first else None,
-        history=(gradient,) if first and gradient is not None else (),
+        start=start if whole else None,
+        history=tuple(one for one in history if one is not None) if whole else (),
     )
 
 

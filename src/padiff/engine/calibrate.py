@@ -12,8 +12,9 @@ from padiff.capture.held import Held
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Arguments, Loss, Session
-from padiff.compare.measure import rms, rms_gap
+from padiff.compare.measure import rms_gap
 from padiff.engine.drift import relative_steps
+from padiff.engine.where_they_lie import gap, size_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, Slot, StepTrace, Value
 
@@ -135,19 +136,12 @@ def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slo
     for slot in () if root is None else root.outputs:
         gradient, moved = gradients.get(slot.tensor), noise(slot)
         if gradient is not None and moved is not None and math.isfinite(moved):
-            slope, count = rms(gradient.numpy()), math.prod(gradient.shape)
+            slope, count = size_of(gradient), math.prod(gradient.shape)
             total += (slope * moved) ** 2 * count
             if not slot.value.overwritten:
-                array = slot.value.numpy()
-                summing += ROUNDED * spacing_of(array.dtype) * slope * rms(array) * count
+                spacing = spacing_of(np.dtype(slot.value.dtype))
+                summing += ROUNDED * spacing * slope * size_of(slot.value) * count
     return math.sqrt(total) + summing
-
-
-def gap(base: Value, other: Value) -> float:
-    """The root mean square of the difference; infinite where nothing can be predicted."""
-    if base.overwritten or other.overwritten or base.shape != other.shape or base.dtype != other.dtype:
-        return math.inf
-    return rms_gap(base.numpy(), other.numpy())
 
 
 def gaps(base: Mapping[str, Value | None], other: Mapping[str, Value | None]) -> dict[str, float]:
@@ -189,8 +183,7 @@ def _digits(
             )
             if known or slot.value.overwritten or not slot.value.dtype.startswith(("float", "bfloat")):
                 continue
-            array = slot.value.numpy()
-            rounding = max(spacing_of(array.dtype), step) * rms(array)
+            rounding = max(spacing_of(np.dtype(slot.value.dtype)), step) * size_of(slot.value)
             found[slot.tensor] = (
                 gaps[slot.tensor] / rounding if rounding > 0 else math.inf if gaps[slot.tensor] else 0.0
             )

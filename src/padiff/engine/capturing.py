@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from padiff.capture.ops import WantedOps
 from padiff.capture.statistics import RunningStatistics
 from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
@@ -37,9 +38,10 @@ class Capture:
         wanted: Callable[[int], bool],
         optimizer: Any = None,
         only: frozenset[int] | None = None,
+        ops: WantedOps | None = None,
         kind: Kind = "full",
         overwrite: bool = False,
-        calibrate: bool = True,
+        calibrate: bool | None = True,
         extra: Mapping[str, Any] | None = None,
         alongside: Alongside | None = None,
         randomness: Literal["replay", "own"] = "replay",
@@ -53,8 +55,10 @@ class Capture:
         self.step = 0
         """Number of the step that is running, or comes next."""
         self.live = live
-        self.optimizer, self.only = optimizer, only
-        self.calibrates = calibrate and ranks == 1 and kind != "hash"
+        self.optimizer, self.only, self.ops = optimizer, only, ops
+        # Models that talk to each other can be run again only if all of them are: for the user to say.
+        wanted_here = ranks == 1 and alongside is None if calibrate is None else calibrate
+        self.calibrates = wanted_here and kind != "hash"
         self.holds = self.calibrates and kind == "full"
         """Whether the borders of calls are looked at, too."""
         self.keeps_draws = randomness == "replay" and kind == "full"

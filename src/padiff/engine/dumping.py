@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -108,7 +108,7 @@ class StepSink:
             self.step.gradient(tensor, gradient, bordered=self.bordered)
 
     def on_tag(self, tag: Call) -> None:
-        """Dumps hold no tags."""
+        """It comes with the call in whose code it is."""
 
     def before_write(self) -> None:
         """Everything was copied when it was seen."""
@@ -123,15 +123,19 @@ class StepSink:
         local: Mapping[Key, float] | None = None,
         fed: Noise | None = None,
         usage: Usage | None = None,
+        unseen: Sequence[tuple[str, str]] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """The step is over: ``trace`` says how it went, the rest what it left.
+        """The step is over: ``trace`` says how it went, the rest what it left; ``unseen``, where the model was listened
+        to, what it drew unseen.
 
         Values may be gone from ``trace`` by now: its calls and gradients were handed over as they came.
         """
         step = self.step
         for draw in trace.draws:
             step.draw(draw)
+        if unseen is not None:
+            step.heard(unseen)
         step.loss(trace.loss)
         if trace.parameter_gradients:
             step.parameter_gradients(trace.parameter_gradients)

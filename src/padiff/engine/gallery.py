@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from padiff.compare.layouts import compare_arranged
 from padiff.records import Array, Comparison, Outcome, Phase, Picture, Tolerance
 from padiff.report.picture import picture_of
@@ -21,6 +23,8 @@ WORST = 50
 """In each phase, of all others, the ones with the largest relative error."""
 MOST_ELEMENTS = 1 << 25
 """Looked at in each phase for the first, and as many again for the worst: drawing takes some 15 ns for each."""
+SMALL = 1 << 14
+"""Elements up to which a copy costs less than a picture."""
 MOST_AGREEING = 1 << 20
 """The largest result that is drawn although it agrees."""
 
@@ -31,8 +35,8 @@ class _Wall:
 
     first: int = 0
     elements: list[int] = field(default_factory=lambda: [0, 0])
-    worst: list[tuple[float, int, int]] = field(default_factory=list)
-    """A heap: relative error, number, identity of the outcome; the least of the worst in front."""
+    worst: list[tuple[float, int, Outcome]] = field(default_factory=list)
+    """A heap: relative error, number, outcome; the least of the worst in front."""
 
 
 class Gallery:
@@ -40,27 +44,34 @@ class Gallery:
 
     def __init__(self) -> None:
         self._pictures: dict[int, tuple[Outcome, Picture]] = {}
+        self._kept: dict[int, tuple[Outcome, Array, Array, bool]] = {}
+        """By identity of the outcome, small ones among the worst: drawn in the end, unless worse ones displace them."""
         self._walls: dict[Phase, _Wall] = {}
         self._numbers = itertools.count()
 
     def see(self, phase: Phase, outcome: Outcome, base: Array, raw: Array) -> None:
         """Draw what differs, if there is room for it."""
-        if id(outcome) in self._pictures or outcome.reason in ("shape", "structure"):
+        if id(outcome) in self._pictures or id(outcome) in self._kept or outcome.reason in ("shape", "structure"):
             return
+        gradients = phase != "forward"
         wall = self._walls.setdefault(phase, _Wall())
         if wall.first < FIRST and wall.elements[0] + raw.size <= MOST_ELEMENTS:
             wall.elements[0] += raw.size
-            wall.first += self._draw(outcome, base, raw, gradients=phase != "forward")
+            wall.first += self._draw(outcome, base, raw, gradients=gradients)
             return
         rank = relative(outcome) or 0.0
         if wall.elements[1] + raw.size > MOST_ELEMENTS or (len(wall.worst) == WORST and rank <= wall.worst[0][0]):
             return
         wall.elements[1] += raw.size
-        if not self._draw(outcome, base, raw, gradients=phase != "forward"):
+        if raw.size <= SMALL:
+            self._kept[id(outcome)] = (outcome, np.array(base), np.array(raw), gradients)
+        elif not self._draw(outcome, base, raw, gradients=gradients):
             return
-        heapq.heappush(wall.worst, (rank, next(self._numbers), id(outcome)))
+        heapq.heappush(wall.worst, (rank, next(self._numbers), outcome))
         if len(wall.worst) > WORST:
-            del self._pictures[heapq.heappop(wall.worst)[2]]
+            displaced = id(heapq.heappop(wall.worst)[2])
+            self._pictures.pop(displaced, None)
+            self._kept.pop(displaced, None)
 
     def see_result(self, outcome: Outcome, base: Array, raw: Array) -> None:
         """What a model returned, which is drawn also where it agrees, unless it is large or there is no error."""
@@ -69,6 +80,9 @@ class Gallery:
 
     def hung(self, comparisons: Iterable[Comparison]) -> list[Comparison]:
         """The comparisons with their pictures."""
+        for outcome, base, raw, gradients in self._kept.values():
+            self._draw(outcome, base, raw, gradients=gradients)
+        self._kept.clear()
         if not self._pictures:
             return list(comparisons)
         found = []

@@ -17,11 +17,11 @@ def heard_in(step: StepDump) -> Listener:
     """Who would have listened to the step of a dump."""
     found = Listener()
     begun = ended = 0
-    for call, ends in in_order(step.calls):
-        if ends:
+    for call, moment in in_order(step.calls):
+        if moment == "ends":
             ended += 1
             found.times[call.index] = (found.times[call.index][0], begun + ended)
-        else:
+        elif moment == "begins":
             begun = call.index + 1
             found.times[call.index] = (begun + ended, begun + ended)
             found.parents[call.index] = call.parent

@@ -20,6 +20,7 @@ from padiff.diagnose.own_code import Culprit, first_op, first_op_in_backward
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
+from padiff.frameworks.lookup import class_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     FIRST_OP,
@@ -31,6 +32,7 @@ from padiff.records import (
     OpPair,
     Slot,
     SourceLine,
+    StepTrace,
     Tolerance,
     Value,
 )
@@ -83,14 +85,14 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     if culprit is None or not culprit.found:
         return divergence
     named = _named(divergence, culprit)
-    if any(cause.confidence >= SURE for cause in divergence.causes):
+    if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
 
 
 def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
-    if partner is None or scenes.feeder is None:
+    if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
     if not _has_code(scenes.job.base, partner.node) and not _has_code(scenes.job.raw, fault.raw.node):
         return None
@@ -99,8 +101,19 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
         _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
         _own(scenes.found.calls, fault.raw.index, set(scenes.pairs)),
     )
-    base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
-    raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
+    if scenes.recorded is not None:
+        base, raw = (
+            _seen_in(trace, index, inside)
+            for trace, index, inside in zip(
+                scenes.recorded.traces, (partner.index, fault.raw.index), wanted, strict=True
+            )
+        )
+        if backward and not (base.gradients and raw.gradients):
+            return None
+    else:
+        assert scenes.feeder is not None
+        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
+        raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
@@ -115,7 +128,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     ]
     if not any(not event.child for events in sides for event in events):
         return None
-    noise = _noise(scenes, partner.index, wanted[0], base)
+    noise = _noise(scenes, partner.index, wanted[0], base) if scenes.recorded is None else dict(scenes.recorded.noise)
     for accused in suspects:
         insides = [
             Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
@@ -132,7 +145,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
 
 def _has_code(live: LiveTree, node: int) -> bool:
     """Whether a module's class is not the framework's own."""
-    return type(live.modules[node]).__module__.partition(".")[0] != live.adapter.name
+    return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
 
 
 def _gradients_agree(base: Array, raw: Array) -> bool:
@@ -167,10 +180,16 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, layers=job.ops == "all"),
+            ops=WantedOps(inside, stacks=True, options=True, layers=job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen
+
+
+def _seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> _Seen:
+    """What a run showed that is over."""
+    call = next((call for call in trace.calls if call.index == index), None)
+    return _Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
 
 
 def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> dict[int, float]:

@@ -13,13 +13,15 @@ from padiff.capture.replay import Replay
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
-from padiff.engine.calibrate import gap, gaps, set_apart, spread
+from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
+from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
 from padiff.engine.state import State
+from padiff.engine.where_they_lie import gap
 from padiff.records import (
     Call,
     Comparison,
@@ -47,6 +49,8 @@ class Located:
     unmatched: tuple[Unmatched, ...]
     alike: bool
     scenes: Scenes
+    noise: Noise | None = None
+    """How far rounding moves the loss and the gradients of base's parameters; calls' own is the scenes' reference's."""
 
 
 def localise(
@@ -60,22 +64,31 @@ def localise(
     twins: bool,
     tolerance: Tolerance,
     gradients_agree: bool = False,
+    gradients_differ: bool = False,
     drift: Mapping[str, float] | None = None,
     backward: bool = True,
     half_way: bool = False,
+    earlier: Located | None = None,
     ops: WantedOps | None = None,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
 
-    ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``drift`` how far earlier steps
-    have moved the parameters, ``half_way`` that raw is known to raise: what it does until then is looked at. ``ops``
+    ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``gradients_differ`` that only
+    gradients differ then, ``drift`` how far earlier steps have moved the parameters, ``half_way`` that raw is known to
+    raise: what it does until then is looked at. ``earlier`` is the same with other inputs, whose noise will do; ``ops``
     says which ops are recorded, too.
     """
     backward = backward and job.backward
     reference = reference_of(job, base, step, backward=backward, ops=ops)
     noise: Noise | None = None
-    if tolerance.mode == "auto":
-        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=backward)
+    if earlier is not None:
+        reference, noise = replace(reference, noise=earlier.scenes.reference.noise), earlier.noise
+    elif tolerance.mode == "auto":
+        at_once = backward and gradients_differ
+        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=at_once)
+        if noise is not None and backward and not at_once:
+            reference = replace(reference, gradients_later=True)
+            noise = replace(noise, parameters=least_of_parameters(base.live, reference))
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
@@ -97,11 +110,25 @@ def localise(
         found = _fed(raw, step, job, 1, run, backward=backward, ops=ops)
     run.finish()
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
-    state = State(replace(job, tolerance=tolerance), plan, step, noise)
-    outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-    judged = [] if half_way else state.loss(trace.loss, found.loss, outputs)
-    if backward and not half_way:
-        judged += state.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
+
+    def state(noise: Noise | None) -> list[Comparison]:
+        if half_way:
+            return []
+        known = State(replace(job, tolerance=tolerance), plan, step, noise)
+        outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+        judged = known.loss(trace.loss, found.loss, outputs)
+        if backward:
+            judged += known.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
+        return judged
+
+    judged = state(noise)
+    if reference.gradients_later:
+        if unsettled(run.faults, judged):
+            reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=True)
+            settle(run, reference.noise)
+            judged = state(noise)
+        reference = replace(reference, gradients_later=False)
+        run.comparisons, judged = without_prediction(run.comparisons), without_prediction(judged)
     faults = run.faults
     if not pairing.alike and gradients_agree:
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
@@ -128,6 +155,7 @@ def localise(
         pairing.unmatched(found.calls),
         pairing.alike,
         scenes,
+        noise,
     )
 
 
@@ -161,8 +189,9 @@ def shaken_reference(
     trace = reference.trace
     parameters = gaps(trace.parameter_gradients, shaken.parameter_gradients)
     loss = None
-    if trace.loss is not None and shaken.loss is not None:
-        loss = max(gap(trace.loss, shaken.loss), spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot)))
+    if trace.loss is not None:
+        loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))
+        loss = max(loss, 0.0 if shaken.loss is None else gap(trace.loss, shaken.loss))
     return replace(reference, noise=run.gaps), Noise(parameters=parameters, loss=loss)
 
 

@@ -40,7 +40,20 @@ class Moments:
     def compare(self, step: int, noise: Noise, gradients: ByPath, compared: Sequence[Comparison]) -> list[Comparison]:
         """After a step of both; ``gradients`` are those of base that it was made with, ``compared`` says how far raw's
         were from them."""
-        sides = [self._read(side) for side in (0, 1)]
+        return self.compare_read((self._read(0), self._read(1)), step, noise, gradients, compared)
+
+    def compare_read(
+        self,
+        sides: tuple[Mapping[str, ByPath], Mapping[str, ByPath]],
+        step: int,
+        noise: Noise,
+        gradients: ByPath,
+        compared: Sequence[Comparison],
+        *,
+        times: int = 1,
+    ) -> list[Comparison]:
+        """The same, of moments that were read before: base's and raw's. ``times`` says how many steps were made since
+        the last that was compared."""
         self.now = {
             name: (sides[0][name], sides[1][name]) for name in MOMENTS if sides[0].get(name) and sides[1].get(name)
         }
@@ -49,7 +62,7 @@ class Moments:
         for name, (base, raw) in self.now.items():
             allowed = {
                 path: self._allowed(
-                    name, path, moment, gradients[path], max(noise.parameters[path], apart.get(path, 0.0))
+                    name, path, moment, gradients[path], times * max(noise.parameters[path], apart.get(path, 0.0))
                 )
                 for path, moment in base.items()
                 if path in gradients and path in noise.parameters
@@ -84,12 +97,18 @@ class Moments:
 
     def _allowed(self, name: str, path: str, moment: Array, gradient: Array, noise: float) -> float:
         taken = np.square(gradient.astype(np.float64)) if name == "moment2" else gradient
-        size = rms(taken)
-        share = self._shares.setdefault((name, path), rms(moment) / size if size else 1.0)
+        size, own = _size(taken), _size(moment)
+        share = self._shares.setdefault((name, path), own / size if size else 1.0)
         moved = 2 * float(np.abs(gradient).max(initial=0.0)) * noise if name == "moment2" else noise
         key = name, path
         self._noise[key] = self._noise.get(key, 0.0) + share * moved
-        return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * rms(moment)
+        return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * own
+
+
+def _size(array: Array) -> float:
+    """The root mean square, also of squares of gradients that are next to nothing."""
+    peak = float(np.abs(array).max(initial=0.0))
+    return peak * rms(array.astype(np.float64) / peak) if peak and np.isfinite(peak) else peak
 
 
 def _values(arrays: ByPath) -> dict[str, Value | None]:

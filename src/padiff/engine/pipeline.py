@@ -113,7 +113,7 @@ def run_job(
 def _compiled(step: Step) -> list[str]:
     """What was compared of models with compiled parts."""
     sides = ((step.job.base, "base"), (step.job.raw, "raw"))
-    found = [compiled_note(live, side, step.seen_into) for live, side in sides] if step.compiled else []
+    found = [compiled_note(live, side, step.seen_into, eager_only=step.eager_only) for live, side in sides]
     return [note for note in found if note is not None]
 
 

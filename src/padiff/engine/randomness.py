@@ -34,6 +34,8 @@ class Randomness:
         self._draws = {session.side: self._replays and looks_random(session.live) for session in (base, raw)}
         self.gaps: tuple[DrawGap, ...] = ()
         """Where the draws of the last step do not correspond."""
+        self.unheard = False
+        """Whether the last step drew inside compiled code, where nothing is heard or replayed."""
         self.replayed = 0
         """How many of base's draws raw was given, in all steps."""
 
@@ -62,8 +64,11 @@ class Randomness:
         """Raw's first run of a step beside base's ``calls``."""
         trace = run()
         raw = self._raw
-        self.gaps = ()
+        self.gaps, self.unheard = (), False
         if not self._replays:
+            return trace
+        if self._base.deaf or raw.deaf:
+            self.unheard = self._base.drew or raw.drew
             return trace
         if raw.listen is None and raw.drew:  # what it draws and base doesn't
             self._draws["raw"] = True
@@ -88,6 +93,11 @@ class Randomness:
 
     def notes(self) -> list[str]:
         """What the user should know of it."""
+        if self.unheard:
+            return [
+                "random numbers that compiled code draws are not replayed: both models began with equal generators, "
+                "which is no help across frameworks (eval() switches dropout off)"
+            ]
         return told_gaps(self.gaps)
 
     def _beside(self, calls: Sequence[Call]) -> Replay:

@@ -6,6 +6,7 @@ Nothing is left behind: weights, buffers, gradients and random numbers are after
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
+from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
 from padiff.capture.replay import Replay, itself
@@ -34,8 +36,9 @@ from padiff.store.statistics import positions
 
 SAMPLED = 4096
 """Elements of a tensor by which two runs are held against each other."""
-MOST_HELD = 4 << 30
-"""Bytes of a step that may be held in memory to see the borders of its calls."""
+ALWAYS_HELD = 4 << 30
+"""Bytes of a step that may be held in memory to see the borders of its calls; more where a quarter of what is free
+allows."""
 MOST_PROBES = 4
 CLOSE = 1e-3
 """How near to what arrived at the outputs backward must lead when it is run again, relative."""
@@ -44,6 +47,15 @@ MOST_LOST = 0.05
 DIFFERENCES = 4.0
 """How much larger a loss's gradient is relative to its inputs, where it takes differences of them."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+def most_held() -> int:
+    """How many bytes of a step may be held in memory to see the borders of its calls."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not everywhere
+        return ALWAYS_HELD
+    return max(ALWAYS_HELD, free // 4)
 
 
 class Samples:
@@ -65,7 +77,8 @@ class Samples:
     def on_call(self, call: Call) -> None:
         if call.parent < 0 and self.root is None:
             self.root = call
-        for slot in (*call.inputs, *call.outputs):
+        inside = (slot for op in call.ops for slot in op.outputs)
+        for slot in (*call.inputs, *call.outputs, *inside):
             if self._base is not None:
                 known = self._base.tensors.get(slot.tensor)
                 if known is not None and slot.tensor not in self.gaps:
@@ -86,7 +99,7 @@ class Samples:
             self._inner.on_gradient(tensor, gradient)
 
     def on_tag(self, tag: Call) -> None:
-        """Dumps hold no tags."""
+        """It comes with the call in whose code it is."""
 
     def before_write(self) -> None:
         if self._inner is not None:
@@ -118,9 +131,11 @@ class Rehearsal:
         *,
         weights: bool,
         listener: Listener | None = None,
+        ops: WantedOps | None = None,
     ) -> None:
         adapter = live.adapter
         self._live, self._listener = live, listener
+        self._ops = ops
         self._replays = isinstance(listener, Replay)
         """Whether the model is given the draws that were heard: not where its generators give the same again."""
         self._arguments = Arguments(
@@ -302,6 +317,7 @@ class Rehearsal:
                 stack.callback(live.adapter.swap_elements, tensor, held)
             session = Session(live, "base", frozenset(range(len(live.modules))))
             session.resumes(self._drawn, self._buffers)
+            session.ops = self._ops
             if self._replays and self._listener is not None and self._listener.draws:
                 session.listen = partial(itself, self._listener)
             yield session

@@ -6,10 +6,11 @@ shown alone, so here it decides the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from padiff.align import CallPairing
 from padiff.capture.feeding import See
@@ -17,9 +18,10 @@ from padiff.engine.beside import Other
 from padiff.engine.job import Job
 from padiff.engine.local import Key, LocalRun, Reference
 from padiff.engine.localise import Located
-from padiff.engine.scenes import Scenes
+from padiff.engine.ops_beside import OpsBeside
+from padiff.engine.scenes import RecordedOps, Scenes
 from padiff.engine.state import State
-from padiff.engine.stored import fed_noise, reference_calls
+from padiff.engine.stored import fed_noise, reference_calls, stored_noise
 from padiff.records import Call, Comparison, DrawGap, ModulePairs, StepComparison, StepTrace, Tolerance, WeightPlan
 from padiff.store import StepDump
 
@@ -83,8 +85,9 @@ class Replay:
         gradients = [one for one in judged if one.phase == "gradient"]
         if not pairing.alike and gradients and all(one.agrees for one in gradients):
             faults = [fault for fault in faults if fault.phase == "forward"]
-        unmatched = pairing.unmatched(trace.calls)
         pairs = tuple(run.pairs)
+        ops = self._ops(pairs, base)
+        unmatched = (*pairing.unmatched(trace.calls), *ops.unmatched)
         scenes = Scenes(
             job,
             self._plan,
@@ -95,26 +98,52 @@ class Replay:
             Recorded(reference.trace),  # type: ignore[arg-type]
             never,
             draws,
+            recorded=recorded_ops(base, raw),
         )
         comparisons = tuple(run.comparisons)
         # Where nobody is to blame, what differs is a border that the two draw at different places.
         shown = comparisons if faults else tuple(one for one in comparisons if one.agrees)
         located = Located(tuple(faults), comparisons, tuple(judged), pairs, unmatched, pairing.alike, scenes)
-        done = StepComparison(raw.number, reference.trace, trace, pairs, (*shown, *judged), unmatched, pairing.alike)
+        done = StepComparison(
+            raw.number,
+            reference.trace,
+            trace,
+            pairs,
+            (*shown, *judged),
+            unmatched,
+            pairing.alike,
+            ops=tuple(ops.comparisons),
+            op_pairs=tuple(ops.pairs),
+        )
         return located, done
+
+    def _ops(self, pairs: Sequence[tuple[Call, Call]], base: StepDump) -> OpsBeside:
+        """What the own code of paired calls did, where both dumps hold it."""
+        found, tolerance = OpsBeside(base.number), local_tolerance(self._job)
+        noise, _ = stored_noise(base)
+        known = {} if noise is None else noise.tensors
+
+        def allowed(tensor: int, *, gradients: bool = False) -> Tolerance:
+            predicted = known.get(tensor, math.inf)
+            return replace(tolerance, predicted=predicted) if math.isfinite(predicted) else tolerance
+
+        for one, other in pairs:
+            if one.ops and other.ops:
+                found.compare(one, other, allowed)
+        return found
 
     def _forward(self, run: LocalRun, calls: tuple[Call, ...]) -> tuple[dict[tuple[int, int], See], dict[int, See]]:
         """Every call begins and ends as it did; hands back who waits for which gradient."""
         sent: dict[tuple[int, int], See] = {}
         arrived: dict[int, See] = {}
-        for call, ends in in_order(calls):
-            feeds = run.hand_on(call) if ends else run.feed(replace(call, outputs=(), tensors=(0, 0)))
-            for tensor, feed in feeds.items():
-                if feed.see is not None and ends:
-                    arrived[tensor] = feed.see
-                elif feed.see is not None:
-                    sent[call.index, tensor] = feed.see
-            if ends:
+        for call, moment in in_order(calls):
+            if moment == "begins":
+                begun = run.feed(replace(call, outputs=(), tensors=(0, 0), ops=()))
+                sent.update({(call.index, tensor): feed.see for tensor, feed in begun.items() if feed.see is not None})
+                continue
+            feeds = run.hand_on(call) if moment == "ends" else run.tagged(call)
+            arrived.update({tensor: feed.see for tensor, feed in feeds.items() if feed.see is not None})
+            if moment == "ends":
                 for slot in (*call.inputs, *call.outputs):
                     slot.value.release()
         return sent, arrived
@@ -142,6 +171,15 @@ class Replay:
         return found
 
 
+def recorded_ops(base: StepDump, raw: StepDump) -> RecordedOps | None:
+    """What the own code of both sides' modules did; None where a dump does not hold it."""
+    traces = base.trace(), raw.trace()
+    if not all(any(not op.tag for call in trace.calls for op in call.ops) for trace in traces):
+        return None
+    noise, _ = stored_noise(base)
+    return RecordedOps(traces, {} if noise is None else noise.tensors)
+
+
 class Recorded:
     """Stands where a model would be run again: it does what it did."""
 
@@ -156,16 +194,25 @@ class Recorded:
         return self._trace
 
 
-def in_order(calls: tuple[Call, ...]) -> Iterator[tuple[Call, bool]]:
-    """Calls as they began (False) and ended (True), from the order in which they ended."""
+Moment = Literal["begins", "tags", "ends"]
+
+
+def in_order(calls: tuple[Call, ...]) -> Iterator[tuple[Call, Moment]]:
+    """Calls as they began and ended, from the order in which they ended; and tags as they were set in between."""
     waiting = iter(sorted(calls, key=lambda call: call.index))
+    tags = {call.index: [op for op in reversed(call.ops) if op.tag] for call in calls if call.ops}
     begun = -1
     for call in calls:
         while begun < call.index:
             entered = next(waiting)
             begun = entered.index
-            yield entered, False
-        yield call, True
+            around = tags.get(entered.parent, [])
+            while around and around[-1].begun <= begun:
+                yield around.pop(), "tags"
+            yield entered, "begins"
+        for tag in reversed(tags.pop(call.index, [])):
+            yield tag, "tags"
+        yield call, "ends"
 
 
 def never(look: Callable[..., None], backward: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,10 +20,12 @@ from padiff.engine.drift import UNCERTAIN, uncertain_part
 from padiff.engine.dumping import StepSink, plain_settings
 from padiff.engine.generators import States, moved_since, states
 from padiff.engine.local import Key, Reference
-from padiff.engine.rehearsal import MOST_HELD, Rehearsal, Samples, repeatable, sampled
+from padiff.engine.moments import MOMENTS
+from padiff.engine.rehearsal import Rehearsal, Samples, most_held, repeatable, sampled
+from padiff.engine.stored import numbered_slots
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.protocol import Handle
-from padiff.frameworks.settings import optimizer_settings_of
+from padiff.frameworks.settings import optimizer_moments_of, optimizer_settings_of
 from padiff.records import Array, Noise, StepTrace, Value
 from padiff.report.progress import stages
 from padiff.store import Seen
@@ -70,7 +72,9 @@ class Running:
         """Those of numpy and Python, before the call that is running."""
         if sink is not None:
             self._samples = Samples(sink, kept=capture.calibrates)
-            self._recorder = Recorder(self._live, gradients=self._adapter.grad_enabled(), observer=self._samples)
+            self._recorder = Recorder(
+                self._live, gradients=self._adapter.grad_enabled(), observer=self._samples, ops=capture.ops
+            )
 
     @property
     def over(self) -> bool:
@@ -154,11 +158,12 @@ class Running:
 
     def _recording(self) -> Recorder:
         capture, listener = self._capture, self._listener
-        fed = None if capture.alongside is None else capture.alongside.recorder(self.number, self._samples, listener)
+        along = capture.alongside
+        fed = None if along is None else along.recorder(self.number, self._samples, listener, capture.ops)
         if fed is not None or listener is None:
             return fed or self._recorder
         gradients = self._adapter.grad_enabled()
-        return Recorder(self._live, gradients=gradients, observer=self._samples, listener=listener)
+        return Recorder(self._live, gradients=gradients, observer=self._samples, listener=listener, ops=capture.ops)
 
     def _write_draws(self, listener: Listener | None) -> None:
         """What was drawn in the call that ended just now."""
@@ -194,7 +199,9 @@ class Running:
             self.sink.step.before(self._dumped(self._held(self._live.parameters())), self._held(self._live.buffers()))
         if self._capture.calibrates and repeatable((*args, *kwargs.values()), adapter.is_tensor):
             moves = adapter.grad_enabled() and self._capture.optimizer is None
-            self._rehearsal = Rehearsal(self._live, args, kwargs, weights=moves, listener=self._listener)
+            self._rehearsal = Rehearsal(
+                self._live, args, kwargs, weights=moves, listener=self._listener, ops=self._capture.ops
+            )
             self.sink.bordered = self._first and self._capture.holds
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -279,8 +286,10 @@ class Running:
             weights, capture.trained = self._dumped(self._held(parameters)), False
         if capture.optimizer is not None:
             self._extra["optimizer"] = plain_settings(optimizer_settings_of(self._adapter, capture.optimizer))
+            self._write_moments(sink, capture.optimizer)
+        unseen: Sequence[tuple[str, str]] | None = None
         if capture.keeps_draws and not self._unheard:
-            sink.step.heard(() if self._listener is None else self._listener.unseen)
+            unseen = () if self._listener is None else self._listener.unseen
         assert capture.statistics is not None
         sink.end(
             StepTrace(self.number, calls, {}, None, self._dumped(gradients), self._backward),
@@ -290,8 +299,18 @@ class Running:
             local=self._local,
             fed=self._fed,
             usage=None if self._uses is None else self._uses.usage(),
+            unseen=unseen,
             extra={**self._extra, **self._from_base(sink), "calls_of_the_model": self._calls},
         )
+
+    def _write_moments(self, sink: StepSink, optimizer: Any) -> None:
+        """What the optimizer remembers for its next steps."""
+        if not self.stepped:
+            return
+        moments = optimizer_moments_of(self._adapter, optimizer, self._live.parameters())
+        found = {name: self._dumped(self._held(moments[name])) for name in MOMENTS if moments.get(name)}
+        if found:
+            sink.step.moments(found)
 
     def _from_base(self, sink: StepSink) -> dict[str, Any]:
         alongside = self._capture.alongside
@@ -324,7 +343,7 @@ class Running:
             if self._listener is None:  # it may draw from a generator of its own
                 self._unheard = self._capture.draws = True
             return
-        if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= MOST_HELD:
+        if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= most_held():
             found = rehearsal.reference(self.number, drift, backward=backward)
             if found is not None:
                 self._write_reference(*found)
@@ -337,7 +356,7 @@ class Running:
         if len(reference.trace.calls) != len(self._recorder.calls):
             return
         for mine, other in zip(self._recorder.calls, reference.trace.calls, strict=True):
-            slots, others = (*mine.inputs, *mine.outputs), (*other.inputs, *other.outputs)
+            slots, others = numbered_slots(mine), numbered_slots(other)
             if mine.node != other.node or len(slots) != len(others):
                 return
             numbers.append([slot.tensor for slot in others])

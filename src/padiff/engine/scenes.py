@@ -29,8 +29,21 @@ MOST_INNER = 8
 """Modules inside one whose weights are looked at."""
 
 
+REPEATED = 100.0
+"""An error so many times what base moves when it is shaken is none that base makes by itself."""
+
+
 class Reached(BaseException):
     """The place was reached: what comes after does not matter. Not an Exception, which the model's code may catch."""
+
+
+@dataclass(frozen=True)
+class RecordedOps:
+    """What modules' own code did in two runs that are over, for who cannot run them again."""
+
+    traces: tuple[StepTrace, StepTrace]
+    noise: Mapping[int, float]
+    """How far rounding moves base's tensors."""
 
 
 @dataclass
@@ -52,6 +65,8 @@ class Scenes:
     """Random draws that do not correspond."""
     feeder: Callable[[bool], LocalRun] | None = None
     """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
+    recorded: RecordedOps | None = None
+    """Where nothing can run: the ops that were recorded, if any."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
@@ -88,7 +103,8 @@ class Scenes:
             if trace.loss is None or self.found.loss is None or root is None:
                 return None
             scene = self._scene(wrong, root, 0, trace.loss.numpy(), self.found.loss.numpy())
-            return replace(scene, given=arrays_of(root.outputs), retry=lambda changes: None)
+            returned = arrays_of(root.outputs)
+            return replace(scene, given=returned, retry=lambda changes: None, raw_gradients=self._of_outputs())
         path = ".".join(part for part in (wrong.raw_path, wrong.name) if part)
         entry = next((entry for entry in self.plan.entries if entry.path == path), None)
         gradient = self.found.parameter_gradients.get(path)
@@ -130,7 +146,7 @@ class Scenes:
             raw_settings=settings_of(job.raw.adapter, raw_module),
             agrees=agreement(wrong),
             retry=lambda changes: self._retry(wrong, raw_node, changes),
-            repeats=lambda: self._repeats(base),
+            repeats=lambda: _moved_little(wrong) or self._repeats(base),
             tensor=wrong.name,
             gradients={
                 slot.name or "0": self.reference.arrivals[slot.tensor].numpy()
@@ -139,8 +155,8 @@ class Scenes:
             },
             siblings=_siblings(job.base, base.node),
             draws=tuple(gap for gap in self.draws if _concerns(gap, base.path, job.raw.tree.nodes[raw_node].path)),
-            base_ties=_ties(job.base, base.node),
-            raw_ties=_ties(job.raw, raw_node),
+            base_ties=ties_of(job.base, base.node),
+            raw_ties=ties_of(job.raw, raw_node),
             raw_layer=job.raw.tree.nodes[raw_node].layer,
         )
 
@@ -197,6 +213,19 @@ class Scenes:
             self.run_again(look, wrong.phase != "forward")
         return seen[0] if seen else None
 
+    def _of_outputs(self) -> dict[str, Array]:
+        """What raw's loss sends back to what raw returns."""
+        seen: dict[str, Array] = {}
+        root = next((call.index for call in self.found.calls if call.parent < 0), -1)
+
+        def look(phase: str, role: str, call: int, name: str, value: Value) -> None:
+            if (phase, role, call) == ("backward", "output", root):
+                seen.setdefault(name or "0", np.array(value.numpy()))
+
+        if self.reference.arrivals:
+            self.run_again(look, True)
+        return seen
+
     def _repeats(self, base: Call) -> bool:
         """Whether a call of base returns the same once more, as far as this place can tell."""
         again = next((call for call in self._once_more if call.index == base.index), None)
@@ -240,6 +269,11 @@ def run_again(
             raw.run(step, job.arguments()[1], loss_fn=job.losses[1], backward=backward, feeder=local, hooks=False)
 
     return run
+
+
+def _moved_little(wrong: Comparison) -> bool:
+    """Whether base made nearly the same once more, when it was shaken."""
+    return (wrong.outcome.ratio or 0.0) > REPEATED
 
 
 def _concerns(gap: DrawGap, base: str, raw: str) -> bool:
@@ -325,7 +359,7 @@ def _siblings(live: LiveTree, node: int) -> dict[str, dict[str, Array]]:
     return {other.path: _own(live, other.index) for other in alike[:MOST_SIBLINGS]}
 
 
-def _ties(live: LiveTree, node: int) -> dict[str, tuple[str, ...]]:
+def ties_of(live: LiveTree, node: int) -> dict[str, tuple[str, ...]]:
     """Other paths under which the module's tensors are known."""
     own = live.tree.nodes[node]
     found: dict[str, tuple[str, ...]] = {}

@@ -12,10 +12,13 @@ from padiff.align import CallPairing, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
+from padiff.compare.tolerance import predicting
 from padiff.engine.crossings import Crossings
-from padiff.engine.gallery import Gallery
+from padiff.engine.gallery import MOST_AGREEING, Gallery
+from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
+from padiff.engine.where_they_lie import compare_values, compared_there
 from padiff.records import (
     Array,
     Call,
@@ -73,9 +76,7 @@ class SideBySide:
         self._twins = twins
         """Both models name their tensors alike."""
         self._partners = Partners(pairing, base_tree, tolerance)
-        self._lone_outputs: list[tuple[str, Comparison]] = []
-        self._kinds: Counter[tuple[str, str]] = Counter()
-        """Calls compared, by the two classes."""
+        self._lone = LoneOutputs(base_tree, base.step, twins=twins, alike=pairing.alike)
         self.wait_for: Callable[[Collection[int], Collection[int]], None] | None = None
         """Where both backward passes run side by side: has base's run until it made the gradients asked for."""
         self._gradient_scale = 0.0
@@ -199,7 +200,7 @@ class SideBySide:
         predicted = max(found)
         if not math.isfinite(predicted):
             return self._tolerance
-        return replace(self._tolerance, predicted=predicted, sums=gradients)
+        return predicting(self._tolerance, predicted, sums=gradients)
 
     def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
         if self._queue:
@@ -235,9 +236,7 @@ class SideBySide:
         instead: Array | None = None
         for place, expected, gradient in self._gradient_queue:
             tolerance = self._allowed(place.base, gradients=True)
-            outcome = compare_in_any_layout(
-                expected.numpy(), gradient.numpy(), tolerance, gradients=True, loosely=not self._alike
-            )
+            outcome = compare_values(expected, gradient, tolerance, gradients=True, loosely=not self._alike)
             if self._crossings is not None and self._crossings.concern(gradient.shape):
                 outcome, instead = self._crossings.compare(expected.numpy(), gradient.numpy(), outcome, tolerance)
             self._picture("backward", outcome, expected, gradient)
@@ -271,7 +270,9 @@ class SideBySide:
                     continue
                 outcome = _one_sided(gradient, "base")
                 self._comparisons.append(_in_backward(place.met, outcome))
-        self._judge_lone_outputs()
+        wrong, told = self._lone.judged()
+        self._comparisons += wrong
+        self._unmatched += told
         compared = len(self._comparisons)
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
@@ -299,7 +300,8 @@ class SideBySide:
 
     def _compare_slots(self, role: Role, base: Call, raw: Call, left: Sequence[Slot], right: Sequence[Slot]) -> None:
         loosely = role == "input" and not self._twins
-        pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely)
+        counted = role == "output" and self._lone.counted(base)
+        pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely, counted=counted)
         for one, other in pairs:
             key = (one.tensor, other.tensor)
             if self._alike:
@@ -316,14 +318,14 @@ class SideBySide:
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
         if role == "output":
-            self._kinds[(base.kind, raw.kind)] += 1
+            self._lone.met(base, raw)
         if not base_alone and not raw_alone:
             return
         # One tensor passed as query, key and value is compared once, however many names it has on one side.
         known = {("base", one.tensor) for one, _ in pairs} | {("raw", other.tensor) for _, other in pairs}
         for side, alone in (("base", base_alone), ("raw", raw_alone)):
             for slot in alone:
-                if (side, slot.tensor) not in known:
+                if counted or (side, slot.tensor) not in known:
                     self._lone_slot(role, base, raw, side, slot)
 
     # --- many small comparisons at once: between the models' own work each would find the caches cold
@@ -331,8 +333,12 @@ class SideBySide:
     def _queue_up(self, key: tuple[int, int], role: Role, base: Call, raw: Call, one: Slot, other: Slot) -> None:
         arrays = None
         if key not in self._outcomes and key not in self._queued:
+            drawn = role == "output" and raw.parent < 0 and math.prod(other.value.shape) <= MOST_AGREEING
+            there = None if drawn else compared_there(one.value, other.value, self._allowed(one.tensor))
             if one.value.overwritten or other.value.overwritten:
                 self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
+            elif there is not None:
+                self._outcomes[key] = there
             else:
                 arrays = (one.value.numpy(), other.value.numpy())
                 self._queued.add(key)
@@ -376,29 +382,12 @@ class SideBySide:
         return slot is not slots[0] or (holds and outcome.reason == "shape")
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
-        facts = f"{slot.value.dtype}{list(slot.value.shape)}"
-        text = f"{role} {slot.name!r} ({facts}) exists in {side} only"
-        if role == "input" or self._base_tree.nodes[base.node].atomic:
-            call = base if side == "base" else raw
-            self._unmatched.append(Unmatched(side, call.path, call.kind, text))  # type: ignore[arg-type]
+        if role == "input":
+            told: Unmatched | None = unmatched(side, base, raw, exists_in(side, role, slot))
         else:
-            self._lone_outputs.append(
-                (side, self._comparison("forward", role, base, raw, slot.name, missing(text), -1))
-            )
-
-    def _judge_lone_outputs(self) -> None:
-        """One block that returns more than its likes do differs; a class that always returns more merely does so."""
-        lone = Counter({(c.base_kind, c.raw_kind, c.raw_call) for _, c in self._lone_outputs})
-        calls = Counter((base_kind, raw_kind) for base_kind, raw_kind, _ in lone)
-        for side, comparison in self._lone_outputs:
-            kinds = (comparison.base_kind, comparison.raw_kind)
-            always = calls[kinds] == self._kinds[kinds]
-            if always and (self._kinds[kinds] > 1 or not self._twins):
-                path = comparison.base_path if side == "base" else comparison.raw_path
-                kind = comparison.base_kind if side == "base" else comparison.raw_kind
-                self._unmatched.append(Unmatched(side, path, kind, comparison.outcome.message))  # type: ignore[arg-type]
-            else:
-                self._comparisons.append(comparison)
+            told = self._lone.add(base, raw, side, slot)
+        if told is not None:
+            self._unmatched.append(told)
 
     def _values_of(
         self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False, masks: bool = False
@@ -406,6 +395,9 @@ class SideBySide:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
                 return missing(f"{side}'s tensor was overwritten in place by code that padiff cannot see into")
+        there = None if masks else compared_there(base, raw, tolerance)
+        if there is not None:
+            return there
         expected, found = base.numpy(), raw.numpy()
         rest = without_masked(expected, found) if masks else None
         if rest is not None:  # what is left out is large, and so is its noise

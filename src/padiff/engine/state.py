@@ -14,6 +14,7 @@ from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base
 from padiff.engine.side_by_side import NOISE_OF_SUMS
+from padiff.engine.where_they_lie import compared_there
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Array,
@@ -106,6 +107,10 @@ class State:
     def _outcome(
         self, phase: Phase, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance
     ) -> Outcome | None:
+        alone = base[0] if len(base) == 1 and entry.as_it_is else None
+        there = None if raw is None or alone is None else compared_there(alone, raw, tolerance)
+        if there is not None:
+            return there
         held = [value.numpy() for value in base if value is not None]
         if raw is not None and 0 < len(held) < len(base):  # a fused tensor, of which base keeps a part as a buffer
             tensors = self._job.base.tensors()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal
 
@@ -19,9 +20,10 @@ from padiff.engine.crossings import Crossings
 from padiff.engine.drift import UNCERTAIN, Drift
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
-from padiff.engine.kinks import may_be_kinks, nudged, place_of, places
+from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
+from padiff.engine.lone_outputs import lone_outputs_of, with_lone_outputs
 from padiff.engine.ops_beside import named_by_ops, ops_of_pairs, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
@@ -29,8 +31,8 @@ from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
-from padiff.engine.widths import narrowed
-from padiff.frameworks.compiled import compiled_parts, sealed
+from padiff.engine.widths import narrowed, product_dtypes
+from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
@@ -79,6 +81,8 @@ class Step:
         """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
         self.seen_into = False
         """Whether a second look was taken."""
+        self.eager_only = False
+        """Whether all that counts ran in eager form, since compiled code would not take base's random draws."""
         self.noise: Noise | None = None
         self.crossings: Crossings | None = None
         self.watcher: SideBySide | None = None
@@ -95,7 +99,30 @@ class Step:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
         if self.job.single_step is not None:
             return self._single_step(self.job.single_step)
-        done = self.done = self._without_sealed(self._as_narrow_as_they_are())
+        done = self._as_narrow_as_they_are()
+        with ExitStack() as stack:
+            if self._draws_apart(done):
+                for session in (self.base, self.raw):
+                    session.rewind()
+                    stack.enter_context(session.eagerly())
+                self.compiled, self.eager_only = False, True
+                done = self._as_narrow_as_they_are()
+            return self._judged(self._without_sealed(done))
+
+    def _draws_apart(self, done: StepComparison) -> bool:
+        """Whether compiled code, which draws for itself, has come to something else, and an eager form would draw with
+        the other model."""
+        return (
+            self.compiled
+            and self.randomness.unheard
+            and wants_second_look(done.comparisons, self.job.tolerance)
+            and not (self.keeping.base.writes or self.keeping.raw.writes)
+            and all(how in OPENS for live in (self.job.base, self.job.raw) for how in compiled_parts(live).values())
+        )
+
+    def _judged(self, done: StepComparison) -> tuple[StepComparison, list[Divergence]]:
+        """What both have run, with the place where they part."""
+        self.done = done
         job, base, raw = self.job, self.base, self.raw
         located: list[Divergence] = []
         if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
@@ -112,9 +139,10 @@ class Step:
             self.seen_into = second is not None
             if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
+        trees = (job.base.tree, job.raw.tree)
+        located = with_lone_outputs(located, done, trees)
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
-        trees = (job.base.tree, job.raw.tree)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
             self.after.keep_weights()
             drift = None if self.noise is None else Drift(base, self.noise)
@@ -128,7 +156,7 @@ class Step:
             found += weights
             if drift is not None and self.noise is not None and all(one.agrees for one in weights):
                 found += self.after.moments.compare(self.step, self.noise, drift.gradients, done.comparisons)
-        buffers = base.buffers(), raw.buffers()
+        buffers = _buffers(base, raw, self.modules)
         found += state.tensors("buffer", "buffer", *buffers)
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
@@ -154,30 +182,15 @@ class Step:
     def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
         """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
         job, base, raw = self.job, self.base, self.raw
-        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
-        self.keeping.base.ran(trace)
-        if _shared(job.base, job.raw):
-            base.clear_gradients()
-        found_trace = self.randomness.run_raw(
-            trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1)
-        )
-        self.keeping.raw.ran(found_trace)
-        located = localise(
-            job,
-            self.plan,
-            self.modules,
-            base,
-            raw,
-            self.step,
-            twins=self.twins,
-            tolerance=job.tolerance,
-            backward=phases != "forward",
-            ops=base.ops,
-        )
+        located = self._fed_alone(phases)
+        if located is None:
+            self._by_themselves()
+            located = self._fed(phases)
         wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
             phases, ("forward", "backward", "gradient")
         )
-        comparisons = [one for one in (*located.comparisons, *located.state) if one.phase in wanted]
+        lone, told = lone_outputs_of(located.pairs, job.base.tree, self.step, twins=self.twins, alike=located.alike)
+        comparisons = [one for one in (*located.comparisons, *lone, *located.state) if one.phase in wanted]
         found = [one for one in explained_places(located) if one.phase in wanted]
         if job.optimizers is not None and not found:
             state = State(job, self.plan, self.step)
@@ -197,21 +210,61 @@ class Step:
             scenes.found,
             located.pairs,
             tuple(comparisons),
-            (*located.unmatched, *ops.unmatched),
+            (*located.unmatched, *told, *ops.unmatched),
             located.alike,
             ops=tuple(one for one in ops.comparisons if one.phase in wanted),
             op_pairs=tuple(ops.pairs),
         )
-        first = None if found else find_divergence(done, (job.base.tree, job.raw.tree))
+        trees = (job.base.tree, job.raw.tree)
+        found = with_lone_outputs(found, done, trees)
+        first = None if found else find_divergence(done, trees)
         if first is not None:
             found = [explained_state(first, done, self.after)]
         done = with_ops(done, comparisons, diverged=bool(found))
         return done, [named_by_ops(one, done) for one in found]
 
+    def _fed(self, phases: str) -> Located:
+        return localise(
+            self.job,
+            self.plan,
+            self.modules,
+            self.base,
+            self.raw,
+            self.step,
+            twins=self.twins,
+            tolerance=self.job.tolerance,
+            backward=phases != "forward",
+            ops=self.base.ops,
+        )
+
+    def _fed_alone(self, phases: str) -> Located | None:
+        """The same where nobody asks what the models do by themselves; None where somebody does: an optimizer, a dump,
+        or who is to replay what base draws."""
+        keeps = self.keeping.base.writes or self.keeping.raw.writes
+        if self.job.optimizers is not None or keeps or self.compiled or not self.randomness.quiet:
+            return None
+        if _shared(self.job.base, self.job.raw):
+            return None
+        for session in (self.base, self.raw):
+            session.stand_ready()
+            session.drew_ever = False
+        located = self._fed(phases)
+        return None if self.base.drew_ever or self.raw.drew_ever else located
+
+    def _by_themselves(self) -> None:
+        """Both models run once, and what base draws is heard."""
+        job = self.job
+        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
+        self.keeping.base.ran(trace)
+        if _shared(job.base, job.raw):
+            self.base.clear_gradients()
+        found = self.randomness.run_raw(trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1))
+        self.keeping.raw.ran(found)
+
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
         job = nudged(self.job)
-        again = None if job is None else self.second_look(done, job)
+        again = None if job is None else self.second_look(done, job, earlier=second)
         if again is None:
             return second
         still = places(again.faults, again.state)
@@ -235,13 +288,17 @@ class Step:
         session, job = (self.base, self.raw)[side], self.job
         return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
 
-    def second_look(self, done: StepComparison, job: Job | None = None, *, half_way: bool = False) -> Located | None:
+    def second_look(
+        self, done: StepComparison, job: Job | None = None, *, half_way: bool = False, earlier: Located | None = None
+    ) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given).
 
-        ``half_way`` says that raw is known to raise: what it does until then counts.
+        ``half_way`` says that raw is known to raise: what it does until then counts. ``earlier`` is a look at the same
+        models with other inputs.
         """
         job = job or self.job
         gradients = [one for one in done.comparisons if one.phase == "gradient"]
+        differing = {one.phase for one in done.comparisons if not one.agrees}
         try:
             with self.base.eagerly(), self.raw.eagerly():
                 return localise(
@@ -255,7 +312,9 @@ class Step:
                     tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
                     drift=self.drift,
                     gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
+                    gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
                     half_way=half_way,
+                    earlier=earlier,
                 )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -278,7 +337,8 @@ class Step:
     def _as_narrow_as_they_are(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
         done = self._side_by_side()
-        known, self.job = self.job, narrowed(self.job, (self.base.autocast, self.raw.autocast))
+        formats = (self.base.autocast, self.raw.autocast, *product_dtypes(self.job, done))
+        known, self.job = self.job, narrowed(self.job, formats)
         if self.job is known:
             return done
         with self.base.again(), self.raw.again():
@@ -407,6 +467,14 @@ class Step:
 def _partner(why: str) -> str | None:
     """The path of a partner that was never called."""
     return why.partition("its partner ")[2].removesuffix(" never") if why.endswith(" never") else None
+
+
+def _buffers(base: Session, raw: Session, modules: ModulePairs) -> tuple[dict[str, Value], dict[str, Value]]:
+    """What the step left in both; a layer inside compiled code was updated as its partner was."""
+    ours, theirs = base.updates(), raw.updates()
+    of_base = {one: theirs[other] for one, other in modules.pairs if other in theirs}
+    of_raw = {other: ours[one] for one, other in modules.pairs if one in ours}
+    return base.buffers(of_base), raw.buffers(of_raw)
 
 
 def _shared(base: LiveTree, raw: LiveTree) -> bool:

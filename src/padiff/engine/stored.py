@@ -14,7 +14,7 @@ from padiff.engine.local import Key
 from padiff.errors import DumpError
 from padiff.frameworks.layers import LayerSpec, Stored
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import Array, Call, ModuleNode, Noise, TensorSpec, Usage, Value
+from padiff.records import Array, Call, ModuleNode, Noise, Slot, TensorSpec, Usage, Value
 from padiff.store import Dump, LostValue, StepDump, StoredValue, strict
 
 _NUMBERED = ("calls", "made", "ready", "times")
@@ -236,10 +236,16 @@ def reference_calls(step: StepDump) -> tuple[Call, ...] | None:
         return None
     found = []
     for call, row in zip(step.calls, numbers, strict=True):
-        slots = [replace(slot, tensor=n) for slot, n in zip((*call.inputs, *call.outputs), row, strict=True)]
-        count = len(call.inputs)
-        found.append(replace(call, inputs=tuple(slots[:count]), outputs=tuple(slots[count:])))
+        left = iter([replace(slot, tensor=n) for slot, n in zip(numbered_slots(call), row, strict=True)])
+        inputs, outputs = (tuple(next(left) for _ in slots) for slots in (call.inputs, call.outputs))
+        tags = [replace(op, outputs=tuple(next(left) for _ in op.outputs)) if op.tag else op for op in call.ops]
+        found.append(replace(call, inputs=inputs, outputs=outputs, ops=tuple(tags)))
     return tuple(found)
+
+
+def numbered_slots(call: Call) -> tuple[Slot, ...]:
+    """The slots of a call whose tensors have other numbers where borders were looked at: its own, and its tags'."""
+    return (*call.inputs, *call.outputs, *(slot for op in call.ops if op.tag for slot in op.outputs))
 
 
 def stored_usage(step: StepDump) -> Usage:

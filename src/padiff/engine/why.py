@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from padiff.diagnose import divergences_of
-from padiff.diagnose.causes import differing_settings, explain, stopped_gradient
+from padiff.diagnose.causes import differing_settings, explain, not_given, stopped_gradient
 from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.inside import with_op
@@ -41,6 +41,8 @@ def _explained(located: Located, divergence: Divergence, fault: Fault | None) ->
     """With its causes, and with the op where it starts."""
     told = _forgiving(divergence, _at_place(located, divergence, fault))
     blamed = fault or _own_gradient(located, divergence)
+    if fault is not None and fault.phase == "forward" and fault.found is None:  # there is no tensor to follow
+        return told
     return told if blamed is None else _forgiving(told, lambda: with_op(told, blamed, located.scenes))
 
 
@@ -85,7 +87,7 @@ def _at_place(located: Located, divergence: Divergence, fault: Fault | None) -> 
         scenes = located.scenes
         scene = scenes.of_state(divergence.comparison) if fault is None else scenes.of_fault(fault)
         if scene is None:
-            return replace(divergence, causes=stopped_gradient(divergence))
+            return replace(divergence, causes=stopped_gradient(divergence) + not_given(divergence))
         if fault is not None and fault.phase == "backward":
             scene = replace(scene, unreached=scenes.unreached(fault, located.comparisons))
         return with_causes(divergence if fault is not None else drawn(divergence, scene), scene)

@@ -15,31 +15,54 @@ WITH_HOOKS = frozenset({"Module.compile"})
 
 
 def compiled_parts(live: LiveTree) -> dict[int, str]:
-    """Outermost compiled modules by node, and by what they were compiled."""
-    ask = getattr(live.adapter, "compiled", None)
-    found: dict[int, str] = {}
+    """Outermost modules that compiled code hides, by node, and by what they were compiled."""
+    return _found(live)[0]
+
+
+def _found(live: LiveTree) -> tuple[dict[int, str], dict[int, str]]:
+    return live.once("compiled", _look)
+
+
+def _look(live: LiveTree) -> tuple[dict[int, str], dict[int, str]]:
+    """Outermost compiled modules that nobody sees into, and those that can be run module by module."""
+    ask, in_parts = (getattr(live.adapter, name, None) for name in ("compiled", "runs_in_parts"))
+    closed: dict[int, str] = {}
+    open_ones: dict[int, str] = {}
     inside: set[int] = set()
     for node, module in zip(live.tree.nodes, live.modules if ask is not None else (), strict=False):
         if node.parent in inside:
             inside.add(node.index)
             continue
         how = ask(module) if ask is not None else None
-        if how is not None:
-            found[node.index] = how
+        if how is not None and in_parts is not None and in_parts(module):
+            open_ones[node.index] = how
+        elif how is not None:
+            closed[node.index] = how
             inside.add(node.index)
-    return found
+    return closed, open_ones
 
 
-def compiled_note(live: LiveTree, side: str, seen_into: bool) -> str | None:
+def compiled_note(live: LiveTree, side: str, seen_into: bool, *, eager_only: bool = False) -> str | None:
     """What was compared of a model with compiled parts; None for one that has none."""
-    parts = compiled_parts(live)
-    if not parts:
-        return None
-    where = ", ".join(live.tree.nodes[index].path or "the whole model" for index in list(parts)[:3])
-    hows = " and ".join(dict.fromkeys(parts.values()))
-    opens = seen_into and all(how in OPENS for how in parts.values())
+    closed, open_ones = _found(live)
+    if eager_only and closed:
+        why = "it draws random numbers for itself as compiled, so all that was compared is its eager form"
+        return f"{side} is compiled ({_places(live, closed)}): {why}"
+    opens = seen_into and all(how in OPENS for how in closed.values())
     inside = "modules inside were compared in their eager form" if opens else "modules inside were not compared"
-    return f"{side} is compiled ({hows}: {where}): outputs, gradients and weights are the compiled code's; {inside}"
+    of_graphs = "outputs, gradients and weights are its graph's, and so is what was compared of modules inside"
+    of_code = f"outputs, gradients and weights are the compiled code's; {inside}"
+    told = [
+        f"{side} is compiled ({_places(live, parts)}): {what}"
+        for parts, what in ((open_ones, of_graphs), (closed, of_code))
+        if parts
+    ]
+    return "; ".join(told) or None
+
+
+def _places(live: LiveTree, parts: dict[int, str]) -> str:
+    where = ", ".join(live.tree.nodes[index].path or "the whole model" for index in list(parts)[:3])
+    return f"{' and '.join(dict.fromkeys(parts.values()))}: {where}"
 
 
 def without_backward(live: LiveTree) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,3 +22,28 @@ def _layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
 
 layer_spec: Callable[[Any, Any], LayerSpec | None] = functools.lru_cache(maxsize=4096)(_layer_spec)
 """The row of the framework's layer table for a class or the nearest of its bases."""
+
+
+def class_of(adapter: Adapter, module: Any) -> type:
+    """The class that a module was written as; a compiler may have put another in its place."""
+    ask = getattr(adapter, "written_as", None)
+    found: type | None = ask(module) if ask is not None else None
+    return found or type(module)
+
+
+@functools.lru_cache(maxsize=4096)
+def class_named(name: str, base: type) -> type:
+    """The class of that qualified name where it has been imported; else one that shares nothing with it but the name.
+
+    ``base`` is what all modules of the framework derive from."""
+    owner, _, last = name.rpartition(".")
+    words = name.split(".")
+    for cut in range(len(words) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(words[:cut]))
+        if found is not None:
+            for word in words[cut:]:
+                found = getattr(found, word, None)
+            if isinstance(found, type):
+                return found
+            break
+    return type(last or "Module", (base,), {"__module__": owner or "__main__"})

@@ -18,13 +18,13 @@ import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_ops
+from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_loaded, paddle_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.patches import replaced
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, OpWatcher
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -129,16 +129,20 @@ class PaddleAdapter:
     # --- the model at rest
 
     def children(self, module: Any) -> list[tuple[str, Any]]:
+        if paddle_loaded.is_loaded(module):
+            return list(paddle_loaded.parts(module))
         return [(name, child) for name, child in module._sub_layers.items() if child is not None]
 
     def own_parameters(self, module: Any) -> list[tuple[str, Any]]:
         own = module._parameters
-        if not own:
+        if not own or paddle_loaded.is_loaded(module):
             return []
         return [(n, p) for n, p in own.items() if p is not None and (n not in _STATISTICS or not p.stop_gradient)]
 
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []
+        if paddle_loaded.is_loaded(module):
+            return paddle_loaded.left_over(module)
         # BatchNorm registers its running statistics as parameters that take no gradient.
         for name in _STATISTICS:
             statistic = module._parameters.get(name)
@@ -154,7 +158,7 @@ class PaddleAdapter:
         return name in module._non_persistable_buffer_names_set
 
     def describe(self, module: Any) -> str:
-        return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
+        return f"{(self.written_as(module) or type(module)).__name__}({' '.join(module.extra_repr().split())})"
 
     def layer_table(self) -> Mapping[str, LayerSpec]:
         return LAYERS
@@ -217,6 +221,15 @@ class PaddleAdapter:
             return _share(host)
         return _share(host.view(view[0])).view(view[1])
 
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        return None  # elements are fetched
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        return None
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        return False
+
     def detach(self, tensor: Any) -> Any:
         return tensor.detach()
 
@@ -258,12 +271,16 @@ class PaddleAdapter:
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         def before(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            if not paddle.in_dynamic_mode():  # the code around is being compiled
+                return None
             with paddle_builtins.Unseen():
                 return enter(module, tuple(args), kwargs)
 
         def after(module: Any, args: Any, output: Any) -> Any:
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
+                return None
+            if not paddle.in_dynamic_mode():
                 return None
             with paddle_builtins.Unseen():
                 return leave(module, output)
@@ -274,14 +291,23 @@ class PaddleAdapter:
 
     attach_in_backward = attach
 
+    def written_as(self, module: Any) -> type | None:
+        return module.written_as if isinstance(module, paddle_loaded.Part) else None
+
+    def order_of_use(self, module: Any) -> list[Any]:
+        return paddle_loaded.order_of_use(module) if paddle_loaded.is_loaded(module) else []
+
     def compiled(self, module: Any) -> str | None:
-        translator = paddle.jit.dy2static.program_translator
-        return "paddle.jit.to_static" if isinstance(vars(module).get("forward"), translator.StaticFunction) else None
+        if paddle_loaded.is_loaded(module):
+            return "paddle.jit.load"
+        return "paddle.jit.to_static" if _static(module) else None
+
+    def runs_in_parts(self, module: Any) -> bool:
+        return False
 
     def lacks_backward(self, module: Any) -> bool:
-        """A whole program that was made in eval mode has no backward (paddle 3.3)."""
-        translator = paddle.jit.dy2static.program_translator
-        return isinstance(vars(module).get("forward"), translator.ASTStaticFunction) and not module.training
+        """What was made static in eval mode has no backward (paddle 3.3)."""
+        return (_static(module) or paddle_loaded.is_loaded(module)) and not module.training
 
     def eagerly(self) -> AbstractContextManager[Any]:
         return _eagerly()
@@ -351,6 +377,9 @@ class PaddleAdapter:
 
     def grad_enabled(self) -> bool:
         return bool(paddle.is_grad_enabled())
+
+    def product_dtype(self, model: Any) -> str | None:
+        return None
 
     def autocast_dtype(self) -> str | None:
         tracer = paddle.base.framework._dygraph_tracer()
@@ -437,6 +466,20 @@ class PaddleAdapter:
         return None if momentum is None else float(momentum)
 
 
+def _static(module: Any) -> bool:
+    """Whether a layer's forward, or something else it calls, was made static."""
+    kind = paddle.jit.dy2static.program_translator.StaticFunction
+    return _static_methods(type(module)) or any(isinstance(held, kind) for held in vars(module).values())
+
+
+def _look_for_static(cls: type) -> bool:
+    kind = paddle.jit.dy2static.program_translator.StaticFunction
+    return any(isinstance(held, kind) for one in cls.__mro__ for held in vars(one).values())
+
+
+_static_methods: Callable[[Any], bool] = functools.cache(_look_for_static)
+
+
 @contextmanager
 def _eagerly() -> Iterator[None]:
     before = paddle.jit.dy2static.program_translator.ProgramTranslator.get_instance().enable_to_static
@@ -455,7 +498,7 @@ def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
         def reporting(scaler: Any, var: Any) -> Any:
             found = original(scaler, var)
             if threading.get_ident() == thread and scaler.is_enable():
-                scaled(float(scaler._scale))
+                scaled(float(scaler._scale.item()))
             return found
 
         return reporting

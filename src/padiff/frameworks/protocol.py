@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
@@ -47,6 +47,22 @@ class Handle(Protocol):
     def remove(self) -> None: ...
 
 
+class Measured(NamedTuple):
+    """How far two tensors are apart, as sums over all elements, which are finite."""
+
+    size: int
+    peak: float
+    """Largest ``abs(raw - base)``."""
+    gap_mean: float
+    base_mean: float
+    """Means of ``abs(raw - base)`` and ``abs(base)``."""
+    gap_rms: float
+    base_rms: float
+    raw_rms: float
+    excess: float
+    """Largest ``abs(raw - base) - rtol * abs(base)``, where an rtol was given."""
+
+
 class Adapter(Protocol):
     """Speaks for one framework. Tensors, modules and optimizers are opaque to everybody else."""
 
@@ -77,6 +93,10 @@ class Adapter(Protocol):
 
     def is_computed(self, module: Any, name: str) -> bool:
         """Whether a buffer is left out of saved states: the module makes it itself, whenever it is built."""
+        ...
+
+    def written_as(self, module: Any) -> type | None:
+        """The class a module was written as, where a compiler has put another in its place; may be left out."""
         ...
 
     def describe(self, module: Any) -> str:
@@ -121,6 +141,22 @@ class Adapter(Protocol):
 
     def to_numpy(self, tensor: Any) -> Array:
         """The elements on the host, sharing memory where possible; bfloat16 and fp8 as ml_dtypes."""
+        ...
+
+    # Tensors that are not on the host may be worked with where they lie. An adapter may leave these out: elements are
+    # fetched then.
+
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        """Sums over two tensors of one shape; None where they lie on the host, apart, or are not all finite."""
+        ...
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        """A copy, its numbers multiplied by factors that repeat, but for those beyond ``largest``; None on the host."""
+        ...
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        """Write one tensor's elements into another, where they differ; ``before`` is called first. False on the host,
+        where nothing was done."""
         ...
 
     def detach(self, tensor: Any) -> Any:
@@ -173,12 +209,21 @@ class Adapter(Protocol):
         """Inside, compiled modules run in their eager form."""
         ...
 
+    def runs_in_parts(self, module: Any) -> bool:
+        """Whether a compiled module still knows which of its code belongs to which module: ``children`` are these
+        then, and attached to, they are called as the code is run. May be left out."""
+        ...
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``read`` is called with tensors as ops, or modules' own code, take them up."""
+        ...
+
+    def order_of_use(self, module: Any) -> list[Any]:
+        """The tensors that compiled code without readers takes up, first used first; may be left out."""
         ...
 
     # What a model draws. An adapter may leave this out: both models draw for themselves then.
@@ -238,6 +283,11 @@ class Adapter(Protocol):
     def no_grad(self) -> AbstractContextManager[Any]: ...
 
     def grad_enabled(self) -> bool: ...
+
+    def product_dtype(self, model: Any) -> str | None:
+        """The narrower format in which products of a model's numbers may be made where it lies: ``tf32``. An adapter
+        may leave it out."""
+        ...
 
     def autocast_dtype(self) -> str | None:
         """The dtype in which ops are computed here and now although their tensors have a wider one; None where they

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import sys
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import ml_dtypes
@@ -19,10 +20,10 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers, torch_ops
+from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, OpWatcher
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
@@ -63,7 +64,10 @@ class TorchAdapter:
     # --- recognising things
 
     def is_model(self, thing: Any) -> bool:
-        return isinstance(thing, torch.nn.Module)
+        return isinstance(thing, (torch.nn.Module, torch.export.ExportedProgram))
+
+    def model_of(self, thing: Any) -> Any:
+        return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
 
     tensor_type = torch.Tensor
 
@@ -76,6 +80,8 @@ class TorchAdapter:
     # --- the model at rest
 
     def children(self, module: Any) -> list[tuple[str, Any]]:
+        if isinstance(module, torch.fx.GraphModule):
+            return torch_graphs.children(module)
         return [(name, child) for name, child in module._modules.items() if child is not None]
 
     def own_parameters(self, module: Any) -> list[tuple[str, Any]]:
@@ -93,8 +99,11 @@ class TorchAdapter:
     def is_computed(self, module: Any, name: str) -> bool:
         return name in module._non_persistent_buffers_set
 
+    def written_as(self, module: Any) -> type | None:
+        return torch_graphs.written_as(module)
+
     def describe(self, module: Any) -> str:
-        return f"{type(module).__name__}({' '.join(module.extra_repr().split())})"
+        return f"{(self.written_as(module) or type(module)).__name__}({' '.join(module.extra_repr().split())})"
 
     def layer_table(self) -> Mapping[str, LayerSpec]:
         return LAYERS
@@ -156,6 +165,15 @@ class TorchAdapter:
         array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
         return array
 
+    def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
+        return torch_device.measure(base, raw, rtol)
+
+    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+        return torch_device.multiplied(tensor, factors, largest)
+
+    def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
+        return torch_device.take(target, source, before)
+
     def detach(self, tensor: Any) -> Any:
         return tensor.detach()
 
@@ -206,12 +224,15 @@ class TorchAdapter:
         self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail, *, in_backward: bool
     ) -> Iterator[Handle]:
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if _recomputing() is not in_backward:
+            # What a compiler takes in with the code around must not become part of it.
+            if torch.compiler.is_compiling() or _recomputing() is not in_backward:
                 return None
             with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
                 return enter(module, args, kwargs)
 
         def after(module: Any, args: Any, output: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return None
             if output is None and sys.exc_info()[1] is not None:
                 fail(module)
                 return None
@@ -220,9 +241,12 @@ class TorchAdapter:
             with torch._C.DisableTorchFunction():
                 return leave(module, output)
 
+        modules = list(modules)
+        yield from torch_graphs.in_parts(modules)
         for module in modules:
-            yield module.register_forward_pre_hook(before, with_kwargs=True)
-            yield module.register_forward_hook(after, always_call=True)
+            # Not the module's own methods: a script refuses, though it calls hooks.
+            yield torch.nn.Module.register_forward_pre_hook(module, before, with_kwargs=True)
+            yield torch.nn.Module.register_forward_hook(module, after, always_call=True)
 
     def compiled(self, module: Any) -> str | None:
         if isinstance(module, torch.jit.ScriptModule):
@@ -231,7 +255,15 @@ class TorchAdapter:
             return "torch.export" if hasattr(module, "validate_inputs") else "torch.fx"
         if getattr(module, "_compiled_call_impl", None) is not None:
             return "Module.compile"  # its own hooks are compiled, too
-        return "torch.compile" if type(module).__name__ == "OptimizedModule" else None
+        if type(module).__name__ == "OptimizedModule" or _compiled_methods(type(module)):
+            return "torch.compile"
+        return "torch.compile" if any(_is_compiled(held) for held in vars(module).values()) else None
+
+    def runs_in_parts(self, module: Any) -> bool:
+        return torch_graphs.opens(module)
+
+    def order_of_use(self, module: Any) -> list[Any]:
+        return torch_scripts.order_of_use(module) if isinstance(module, torch.jit.ScriptModule) else []
 
     def eagerly(self) -> AbstractContextManager[Any]:
         return torch.compiler.set_stance("force_eager")
@@ -283,6 +315,10 @@ class TorchAdapter:
     def grad_enabled(self) -> bool:
         return torch.is_grad_enabled()
 
+    def product_dtype(self, model: Any) -> str | None:
+        on_gpu = any(one.is_cuda and one.dtype is torch.float32 for one in model.parameters())
+        return "tf32" if on_gpu and torch_device.multiplies_in_tf32(model) else None
+
     def autocast_dtype(self) -> str | None:
         for device in _AUTOCAST:
             if torch.is_autocast_enabled(device):
@@ -302,7 +338,8 @@ class TorchAdapter:
         terms = []
         for output, direction in outputs:
             wide = output if output.dtype == torch.float64 else output.float()
-            terms.append((wide * torch.from_numpy(np.array(direction)).to(wide)).sum())
+            array = direction if direction.flags.writeable else np.array(direction)  # else torch warns
+            terms.append((wide * torch.from_numpy(array).to(wide)).sum())
         return sum(terms[1:], terms[0])
 
     def backward(self, loss: Any) -> None:
@@ -366,10 +403,11 @@ class TorchAdapter:
         return [one.numpy().tobytes() for one in (cpu, *(cuda or ()))]
 
     def is_training(self, module: Any) -> bool:
-        return bool(module.training)
+        return bool(getattr(module, "training", False))  # a frozen script has none
 
     def set_training(self, module: Any, flag: bool) -> None:
-        module.training = flag
+        if hasattr(module, "training"):
+            module.training = flag
 
     def package_folders(self) -> tuple[str, ...]:
         return (str(Path(torch.__file__).parent),)
@@ -414,6 +452,20 @@ def _at_home(tensor: Any, model: Any) -> bool:
             return True
         elsewhere = True
     return not elsewhere
+
+
+def _is_compiled(thing: Any) -> bool:
+    """Whether a function or method was handed to ``torch.compile``, and not taken out of what is compiled."""
+    if not isinstance(thing, (FunctionType, MethodType)):
+        return False
+    return hasattr(thing, "_torchdynamo_orig_callable") and not getattr(thing, "_torchdynamo_disable", False)
+
+
+def _look_for_compiled(cls: type) -> bool:
+    return any(_is_compiled(held) for one in cls.__mro__ if one is not torch.nn.Module for held in vars(one).values())
+
+
+_compiled_methods: Callable[[Any], bool] = functools.cache(_look_for_compiled)
 
 
 def _recomputing() -> bool:
@@ -518,8 +570,10 @@ def _written_position(func: Any) -> int | None:
         return _positions[func]
     except KeyError:
         name = getattr(func, "__name__", "")
-        if name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.startswith("__")):
-            position: int | None = _ALWAYS
+        if isinstance(func, torch._ops.OpOverload):  # as graphs call them
+            position: int | None = _ALWAYS if func._schema.is_mutable else None
+        elif name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.startswith("__")):
+            position = _ALWAYS
         else:
             position = _inplace_argument(func)
         _positions[func] = position

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from padiff.frameworks.environment import environment_of
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.lookup import layer_spec
+from padiff.frameworks.lookup import class_of, layer_spec
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class LiveTree:
     model: Any
     tree: ModuleTree
     modules: tuple[Any, ...]
-    _known: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def node_of(self) -> dict[int, int]:
         """Identity of a module to the node of its first path."""
@@ -34,7 +37,7 @@ class LiveTree:
         return found
 
     def layer_spec(self, index: int) -> LayerSpec | None:
-        return layer_spec(self.adapter, type(self.modules[index]))
+        return layer_spec(self.adapter, class_of(self.adapter, self.modules[index]))
 
     def parameters(self) -> dict[str, Any]:
         """Every parameter under its first path."""
@@ -52,8 +55,15 @@ class LiveTree:
         """Read the tensors anew next time: somebody may have put others in their place."""
         self._known.clear()
 
+    def once(self, what: str, find: Callable[[LiveTree], T]) -> T:
+        """What was found out about the model, and holds until it is read anew."""
+        if what not in self._known:
+            self._known[what] = find(self)
+        found: T = self._known[what]
+        return found
+
     def _read(self, what: str) -> dict[str, Any]:
-        if not self._known:
+        if what not in self._known:
             tensors: dict[str, Any] = {}
             firsts: dict[str, dict[str, Any]] = {"parameters": {}, "buffers": {}}
             seen: set[tuple[str, int]] = set()
@@ -67,7 +77,8 @@ class LiveTree:
                             seen.add((role, id(tensor)))
                             firsts[role][path] = tensor
             self._known.update(firsts, tensors=tensors)
-        return self._known[what]
+        found: dict[str, Any] = self._known[what]
+        return found
 
 
 def join(path: str, name: str) -> str:
@@ -87,9 +98,14 @@ def main_dtype(live: LiveTree) -> str | None:
 def module_tree(adapter: Adapter, model: Any, name: str | None = None) -> LiveTree:
     """Read the modules of ``model`` in definition order; one under two paths appears under both."""
     found: list[tuple[ModuleNode, Any]] = []
+    unpacked = getattr(adapter, "model_of", None)
+    model = model if unpacked is None else unpacked(model)
     _visit(adapter, model, "", -1, frozenset(), found)
     tree = ModuleTree(
-        adapter.name, name or type(model).__name__, tuple(node for node, _ in found), environment_of(adapter, model)
+        adapter.name,
+        name or class_of(adapter, model).__name__,
+        tuple(node for node, _ in found),
+        environment_of(adapter, model),
     )
     return LiveTree(adapter, model, tree, tuple(module for _, module in found))
 
@@ -117,11 +133,12 @@ def _visit(
 
 
 def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> ModuleNode:
-    spec = layer_spec(adapter, type(module))
+    cls = class_of(adapter, module)
+    spec = layer_spec(adapter, cls)
     return ModuleNode(
         index=index,
         path=path,
-        kind=type(module).__name__,
+        kind=cls.__name__,
         layer=spec.layer if spec else None,
         parent=parent,
         children=(),

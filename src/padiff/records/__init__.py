@@ -14,12 +14,23 @@ from padiff.records.divergences import Cause, Divergence, Fault, Interruption, O
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
 from padiff.records.plain import PlainData, record
-from padiff.records.traces import FIRST_OP, Call, Frame, Noise, Slot, SourceLine, StepTrace, Unmatched
+from padiff.records.traces import (
+    FIRST_OP,
+    UNORDERED,
+    Call,
+    Frame,
+    Noise,
+    Slot,
+    SourceLine,
+    StepTrace,
+    Unmatched,
+)
 from padiff.records.values import Array, Phase, Reason, Role, TensorSpec, Value, Verdict
 from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
 
 __all__ = [
     "FIRST_OP",
+    "UNORDERED",
     "Anchors",
     "Array",
     "Calibration",

@@ -13,6 +13,9 @@ from padiff.records.values import Value
 FIRST_OP = 1 << 24
 """Calls of ops are numbered from here on, those of modules from 0: how many ops are seen changes no number of these."""
 
+UNORDERED = "?"
+"""Names of slots begin so where a compiler has left nothing of their places: only their values tell what they are."""
+
 
 class Frame(NamedTuple):
     """A place in the user's code, cheap to take while a model runs; its text is read when somebody asks."""

@@ -49,6 +49,12 @@ class WeightEntry(PlainData):
     function: Callable[[Mapping[str, Array]], Array] | None = None
     """A function of the user's that makes it from base's arrays."""
 
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it is one tensor of base, in the same layout."""
+        whole = len(self.sources) == 1 and self.sources[0] == WeightSource(self.sources[0].path)
+        return whole and not (self.stack or self.heads or self.function)
+
     def __str__(self) -> str:
         return f"{self.path} <- {' + '.join(source.path for source in self.sources)}"
 

@@ -199,6 +199,11 @@ class StepDump:
         return self._document.buffers_before
 
     @property
+    def moments(self) -> Mapping[str, Mapping[str, Value]]:
+        """What the optimizer remembers of each parameter after the step: name to path to value."""
+        return self._document.moments
+
+    @property
     def borders(self) -> Borders | None:
         """Gradients at the borders of each call, where they were seen by themselves."""
         return self._document.borders
@@ -246,6 +251,7 @@ class StepDump:
         yield from read.buffers.values()
         yield from read.weights_before.values()
         yield from read.buffers_before.values()
+        yield from (value for row in read.moments.values() for value in row.values())
         if read.borders is not None:
             yield from read.borders.contributions.values()
             yield from read.borders.arrivals.values()

@@ -11,9 +11,10 @@ import numpy as np
 from padiff.errors import ArgumentError
 from padiff.records import Array, Call, Draw, ModuleTree, StepTrace, Value
 from padiff.store import nested, strict
+from padiff.store.calls import StackTable, encode_call
 from padiff.store.draws import encode_draw
 from padiff.store.index import SCHEMA
-from padiff.store.steps import FORMAT, StackTable, encode_call
+from padiff.store.steps import FORMAT
 
 
 class Handle:
@@ -61,13 +62,15 @@ class StepWriter:
         self._tensors.setdefault(number, _lost(value, "left out"))
 
     def call(self, call: Call, *, owned: bool = False, kept: bool = True) -> None:
-        """A call that has ended, with those of its tensors that were not seen before, or without them."""
-        for slot in (*call.inputs, *call.outputs):
-            if kept:
-                self.tensor(slot.tensor, slot.value, owned=owned)
-            else:
-                self.leave_out(slot.tensor, slot.value)
-        self._calls.append(encode_call(call, self._tree, self.stacks))
+        """A call that has ended, with its ops and those tensors of both that were not seen before, or without them."""
+        ops = call.ops if kept else ()
+        for one in (call, *ops):
+            for slot in (*one.inputs, *one.outputs):
+                if kept:
+                    self.tensor(slot.tensor, slot.value, owned=owned)
+                else:
+                    self.leave_out(slot.tensor, slot.value)
+        self._calls.append(encode_call(call, self._tree, self.stacks, ops))
 
     def gradient(self, number: int, value: Value | Array, *, owned: bool = False, bordered: bool = False) -> None:
         """The gradient of a tensor, in the order in which backward makes them; a later one replaces an earlier.
@@ -97,6 +100,12 @@ class StepWriter:
         """Parameters and buffers as the step found them."""
         self._more["weights_before"] = self._state("weight", weights)
         self._more["buffers_before"] = self._state("buffer", buffers)
+
+    def moments(self, moments: Mapping[str, Mapping[str, Value | Array]]) -> None:
+        """What the optimizer remembers of each parameter after the step: name to path to value."""
+        self._more["moments"] = {
+            name: {path: self._reference(value, False) for path, value in row.items()} for name, row in moments.items()
+        }
 
     def borders(
         self,

@@ -39,6 +39,8 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
         target = targets[entry.path]
         if len(entry.sources) == 1 and sources[entry.sources[0].path] is target:
             continue
+        if entry.as_it_is and _taken(base, raw, target, sources[entry.sources[0].path], undo):
+            continue
         wanted = [source.path for source in entry.sources] if entry.function is None else list(sources)
         arrays = {path: base.adapter.to_numpy(sources[path]) for path in wanted}
         value = build(entry, arrays)
@@ -46,6 +48,14 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
             continue
         undo.append(_rewriting(raw, target))
         raw.adapter.assign(target, value)
+
+
+def _taken(base: LiveTree, raw: LiveTree, target: Any, source: Any, undo: list[Callable[[], None]]) -> bool:
+    """Whether a tensor could be copied where both lie, on one accelerator."""
+    take: Callable[..., bool] | None = getattr(raw.adapter, "take", None)
+    if take is None or base.adapter is not raw.adapter:
+        return False
+    return take(target, source, lambda: undo.append(_rewriting(raw, target)))
 
 
 def _restoring(live: LiveTree, module: Any) -> list[Callable[[], None]]:

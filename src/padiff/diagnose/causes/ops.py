@@ -22,7 +22,7 @@ REDUCTIONS = frozenset({"mean", "sum", "max", "min", "prod", "var", "std", "norm
 NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"})
 POOLS = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3))
 
-SURE = 0.93
+SURE = 0.85
 GENERIC = frozenset({"operands", "scale", "sign", "offset", "bias", "order", "transposed", "shape", "clamp", "zeroed"})
 """What may be said of many tensors, and follows from what was said of the first."""
 
@@ -56,6 +56,9 @@ _SILENT = frozenset(
 
 def causes_of_op(culprit: Culprit) -> tuple[Cause, ...]:
     """What was tried on the first tensors that differ, and what the op itself tells."""
+    if culprit.stopped and culprit.raw is not None:
+        text = f"raw does not follow gradients through {culprit.raw.call.kind}{_line(culprit.raw)}, base does"
+        return (Cause("no gradient", text, 0.96),)
     found = list(_tried(culprit))
     found += [cause for cause in _told(culprit) if cause.name not in {one.name for one in found}]
     return tuple(sorted(found, key=lambda cause: -cause.confidence))
@@ -115,7 +118,8 @@ def _told(culprit: Culprit) -> Iterator[Cause]:
         return
     left = [_module(likes, side, event) for side, event in ((0, base), (1, raw))]
     if left[0] and not left[1]:
-        yield Cause("left out", f"base calls {left[0]}, and raw goes on without it", 0.93)
+        name = "missing activation" if base is not None and base.thing in ACTIVATIONS else "left out"
+        yield Cause(name, f"base calls {left[0]}, and raw goes on without it", 0.93)
     elif left[1] and not left[0]:
         yield Cause("extra module", f"raw calls {left[1]}, which base does not do", 0.9)
     elif base is not None and raw is not None:
@@ -222,29 +226,35 @@ def _option_name(name: str, thing: str, values: tuple[Any, Any]) -> str:
 
 def _names(likes: Likes, side: int, event: Event) -> str:
     """What an op was given, by what made it, wherever that was put in between."""
-    own = likes.sides[side]
-    found = []
-    for slot in event.call.inputs:
-        tensor, maker = slot.tensor, own.maker.get(slot.tensor)
-        while maker is not None and maker.moving and not maker.child and len(maker.call.inputs) == 1:
-            tensor = maker.call.inputs[0].tensor
-            maker = own.maker.get(tensor)
-        given = next((one.name for one in own.inside.given if one.tensor == tensor), None)
+    return " and ".join(_name(likes, side, slot.tensor) for slot in event.call.inputs) or "nothing"
+
+
+def _name(likes: Likes, side: int, tensor: int) -> str:
+    *_, tensor = (tensor, *(maker.call.inputs[0].tensor for maker in _movers(likes, side, tensor)))
+    same = ((likes.sides[1 - side], other) for other in likes.of(side, tensor))
+    for own, one in ((likes.sides[side], tensor), *same):  # what raw is fed is base's, and has its maker there
+        given = next((slot.name for slot in own.inside.given if slot.tensor == one), None)
+        if given is not None:
+            return f"its input {given}".strip()
+        maker = own.maker.get(one)
         if maker is not None:
-            place = next(n for n, one in enumerate(maker.call.outputs) if one.tensor == tensor)
-            found.append(f"what {maker.call.path} returned{f' [{place}]' if place else ''}")
-        else:
-            found.append("a tensor it holds" if given is None else f"its input {given}".strip())
-    return " and ".join(found) or "nothing"
+            place = next(n for n, made in enumerate(maker.call.outputs) if made.tensor == one)
+            return f"what {maker.call.path} returned{f' [{place}]' if place else ''}"
+    return "a tensor it holds"
+
+
+def _movers(likes: Likes, side: int, tensor: int) -> list[Event]:
+    """The ops that only put a tensor elsewhere, from the last to the first."""
+    own = likes.sides[side]
+    found: list[Event] = []
+    maker = own.maker.get(tensor)
+    while maker is not None and maker.moving and not maker.child and len(maker.call.inputs) == 1:
+        found.append(maker)
+        maker = own.maker.get(maker.call.inputs[0].tensor)
+    return found
 
 
 def _moves(likes: Likes, side: int, event: Event) -> list[str]:
-    """How the first tensor that the op was given, and the other side was not, was put elsewhere before."""
-    own = likes.sides[side]
-    found: list[str] = []
-    tensor = event.call.inputs[0].tensor if event.call.inputs else -1
-    maker = own.maker.get(tensor)
-    while maker is not None and maker.moving and not maker.child and len(maker.call.inputs) == 1:
-        found.append(maker.thing)
-        maker = own.maker.get(maker.call.inputs[0].tensor)
-    return found[::-1]
+    """How what the op is given first was put elsewhere before."""
+    given = event.call.inputs
+    return [maker.thing for maker in reversed(_movers(likes, side, given[0].tensor))] if given else []

@@ -25,7 +25,7 @@ def drawn_otherwise(trial: Trial) -> Iterator[Cause]:
             text = f"base drops {1 - base:.6g} of the values and raw {1 - raw:.6g}"
             tested = trial.same_shape and trial.finite and trial.repairs(trial.found * (raw / base))
             told = f"{text}; scaled as base scales, the outputs agree" if tested else text
-            yield Cause("dropout", told, 0.965 if tested else 0.9, tested)
+            yield Cause("dropout", told, 0.965 if tested else 0.95, tested)
         else:
             yield Cause("dropout" if gap.masked else "random draws", str(gap), 0.93, tested=False)
 

@@ -105,10 +105,12 @@ def rope_by_tables(trial: Trial) -> Iterator[Cause]:
     bound = 0.3 * trial.gap
     for cos, sin in tables[:4]:
         for name, x in trial.like.items():
+            turned = {pairing: unpaired(1j * pairs(x, pairing), pairing) for pairing in PAIRINGS}
             made = {
-                (pairing, sign): x * cos + sign * unpaired(1j * pairs(x, pairing), pairing) * sin
+                (pairing, sign, first is sin): x * first + sign * turned[pairing] * second
                 for pairing in PAIRINGS
                 for sign in (1, -1)
+                for first, second in ((cos, sin), (sin, cos))
             }
             right = next((way for way, value in made.items() if gap(trial.expected, value) <= bound), None)
             wrong = next((way for way, value in made.items() if gap(trial.found, value) <= bound), None)
@@ -116,6 +118,8 @@ def rope_by_tables(trial: Trial) -> Iterator[Cause]:
                 continue
             if right[0] != wrong[0]:
                 yield Cause("rope pairing", f"base forms pairs of {name} by {right[0]}, raw by {wrong[0]}", 0.95)
+            elif right[2] != wrong[2]:
+                yield Cause("operands", f"raw turns {name} with sines for cosines and cosines for sines", 0.96)
             else:
                 yield Cause("rope sign", f"raw turns {name} the other way", 0.95)
             return
@@ -130,7 +134,7 @@ def _between(right: Turning, wrong: Turning, name: str) -> Iterator[Cause]:
     elif rms(right.turns - wrong.turns.conj()) < 1e-3:
         yield Cause("rope sign", f"raw turns {name} the other way", 0.95)
     elif gap(right.speeds(), wrong.speeds()) < 1e-4:
-        yield _offset(right.turns * wrong.turns.conj(), right.speeds())
+        yield from _offset(right.turns * wrong.turns.conj(), right.speeds())
     else:
         yield Cause("rope base", f"of {name}, {_bases(right.base(), wrong.base())}", 0.94)
 
@@ -141,11 +145,14 @@ def _bases(right: float | None, wrong: float | None) -> str:
     return f"the angles have base {right:.6g} in base and {wrong:.6g} in raw"
 
 
-def _offset(turns: Array, speeds: Array) -> Cause:
-    angle = float(np.angle(turns.mean(axis=0)[np.argmin(np.where(speeds > 1e-3, speeds, 9))]))
+def _offset(turns: Array, speeds: Array) -> Iterator[Cause]:
+    """The same speeds, and every pair is as much ahead as some steps more would bring it."""
+    middle = turns.mean(axis=0)
+    angle = float(np.angle(middle[np.argmin(np.where(speeds > 1e-3, speeds, 9))]))
     slow = float(np.min(speeds[speeds > 1e-3])) if np.any(speeds > 1e-3) else 1.0
     steps = -angle / slow
-    return Cause("rope position", f"raw counts positions from {steps:+.3g} of where base does", 0.93)
+    if rms(middle - np.exp(-1j * steps * speeds)) < 0.1:
+        yield Cause("rope position", f"raw counts positions from {steps:+.3g} of where base does", 0.93)
 
 
 def rope_apart(trial: Trial) -> Iterator[Cause]:

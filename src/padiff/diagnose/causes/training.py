@@ -33,8 +33,19 @@ def stopped_gradient(divergence: Divergence) -> tuple[Cause, ...]:
     outcome = divergence.comparison.outcome
     if outcome.reason != "structure" or divergence.phase not in ("backward", "gradient"):
         return ()
-    what = divergence.note or outcome.message
-    return (Cause("no gradient", f"{what}; the other side does: a detach, a no_grad, a frozen parameter", 0.97),)
+    told = "follow" in divergence.note
+    what = f"{divergence.note}; the other side does" if told else outcome.message
+    return (Cause("no gradient", f"{what}: a detach, a no_grad, a frozen parameter", 0.97),)
+
+
+def not_given(divergence: Divergence) -> tuple[Cause, ...]:
+    """Raw's own code gives a child nothing where base's gives it a tensor."""
+    wrong = divergence.comparison
+    if wrong.outcome.reason != "structure" or (wrong.phase, wrong.role) != ("forward", "input"):
+        return ()
+    name = wrong.name.rpartition(".")[2]
+    called = "mask" if "mask" in name else f"missing {name}" if name and not name.isdigit() else "missing input"
+    return (Cause(called, wrong.outcome.message, 0.95),)
 
 
 def masked_gradient(trial: Trial) -> Iterator[Cause]:
@@ -69,7 +80,7 @@ def straight_gradient(trial: Trial) -> Iterator[Cause]:
 
 def loss(trial: Trial) -> Iterator[Cause]:
     """One loss is the other times a count: a sum for a mean. Or each is something plain of what the model returned."""
-    if trial.scene.role != "loss" or trial.expected.size != 1:
+    if trial.scene.role != "loss" or trial.expected.size != 1 or trial.agree(trial.expected, trial.found):
         return
     base, raw = float(trial.expected.ravel()[0]), float(trial.found.ravel()[0])
     if not (math.isfinite(base) and math.isfinite(raw)):
@@ -77,7 +88,7 @@ def loss(trial: Trial) -> Iterator[Cause]:
     right, wrong = (_losses(trial, value) for value in (base, raw))
     for one, other in ((one, other) for one in right for other in wrong if one[:2] != other[:2]):
         same = one[0] == other[0]
-        text = f"base's loss is {one[1]} {one[0]} of {one[2]}, raw's {other[1]} {other[0]} of {other[2]}"
+        text = f"base's loss is {one[1]} of {one[0]} of {one[2]}, raw's {other[1]} of {other[0]} of {other[2]}"
         yield Cause("reduction" if same and one[1] != other[1] else "loss function", text, 0.95)
         return
     if base == 0 or raw == 0:
@@ -102,7 +113,7 @@ def loss(trial: Trial) -> Iterator[Cause]:
     for side, ways in (("base", right), ("raw", wrong)):
         if ways:
             what, how, name = ways[0]
-            text = f"{side}'s loss is {how} {what} of {name}, the other side's is not"
+            text = f"{side}'s loss is {how} of {what} of {name}, the other side's is not"
             yield Cause("loss function", text, 0.8)
             return
 
@@ -120,7 +131,7 @@ def _losses(trial: Trial, value: float) -> list[tuple[str, str, str]]:
             for how, made, share in (
                 ("the mean", float(terms.mean()), 1.0),
                 ("the sum", float(terms.sum()), float(terms.size)),
-                ("the mean over all but the first axis, summed,", float(terms.sum()) / len(y), terms.size / len(y))
+                ("the sum, divided by the length of the first axis,", float(terms.sum()) / len(y), terms.size / len(y))
                 if y.ndim
                 else ("", math.nan, 1.0),
             ):

@@ -1,0 +1,117 @@
+"""Outputs that only one of the models returns: no call adds them when raw is fed, and nothing comes before them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from padiff.align import pair_slots
+from padiff.compare.arrays import missing
+from padiff.diagnose import find_divergence
+from padiff.records import Call, Comparison, Divergence, ModuleTree, Slot, StepComparison, Unmatched
+
+
+class LoneOutputs:
+    """What calls return and their partners don't, judged when all of them are known."""
+
+    def __init__(self, base_tree: ModuleTree, step: int, *, twins: bool, alike: bool) -> None:
+        self._base_tree, self._step, self._twins, self._alike = base_tree, step, twins, alike
+        self._lone: list[tuple[str, Comparison]] = []
+        self._kinds: Counter[tuple[str, str]] = Counter()
+        """Calls compared, by the two classes."""
+
+    def counted(self, base: Call) -> bool:
+        """Whether a tensor that is returned twice is two: a framework's cell may do so with its state, a user's module
+        that does has one output more."""
+        return self._twins and self._alike and self._base_tree.nodes[base.node].layer is None
+
+    def met(self, base: Call, raw: Call) -> None:
+        self._kinds[(base.kind, raw.kind)] += 1
+
+    def add(self, base: Call, raw: Call, side: str, slot: Slot) -> Unmatched | None:
+        """One output that has no partner. Known layers return what they return: theirs is told right away."""
+        text = exists_in(side, "output", slot)
+        if self._base_tree.nodes[base.node].atomic:
+            return unmatched(side, base, raw, text)
+        compared = Comparison(
+            "forward",
+            self._step,
+            "output",
+            base.path,
+            raw.path,
+            base.kind,
+            raw.kind,
+            slot.name,
+            missing(text),
+            base.index,
+            raw.index,
+        )
+        self._lone.append((side, compared))
+        return None
+
+    def judged(self) -> tuple[list[Comparison], list[Unmatched]]:
+        """One block that returns more than its likes do differs; a class that always returns more merely does so."""
+        lone = {(c.base_kind, c.raw_kind, c.raw_call) for _, c in self._lone}
+        calls = Counter((base_kind, raw_kind) for base_kind, raw_kind, _ in lone)
+        wrong: list[Comparison] = []
+        told: list[Unmatched] = []
+        for side, one in self._lone:
+            kinds = (one.base_kind, one.raw_kind)
+            always = calls[kinds] == self._kinds[kinds]
+            if always and (self._kinds[kinds] > 1 or not self._twins):
+                path, kind = (one.base_path, one.base_kind) if side == "base" else (one.raw_path, one.raw_kind)
+                told.append(Unmatched(side, path, kind, one.outcome.message))  # type: ignore[arg-type]
+            else:
+                wrong.append(one)
+        return wrong, told
+
+
+def exists_in(side: str, role: str, slot: Slot) -> str:
+    return f"{role} {slot.name!r} ({slot.value.dtype}{list(slot.value.shape)}) exists in {side} only"
+
+
+def unmatched(side: str, base: Call, raw: Call, text: str) -> Unmatched:
+    call = base if side == "base" else raw
+    return Unmatched(side, call.path, call.kind, text)  # type: ignore[arg-type]
+
+
+def lone_outputs_of(
+    pairs: Sequence[tuple[Call, Call]], base_tree: ModuleTree, step: int, *, twins: bool, alike: bool
+) -> tuple[list[Comparison], list[Unmatched]]:
+    """Of calls that belong together, when both have run."""
+    lone = LoneOutputs(base_tree, step, twins=twins, alike=alike)
+    told: list[Unmatched] = []
+    for base, raw in pairs:
+        lone.met(base, raw)
+        counted = lone.counted(base)
+        found, *alone = pair_slots(base.outputs, raw.outputs, counted=counted)
+        known = {("base", one.tensor) for one, _ in found} | {("raw", other.tensor) for _, other in found}
+        for side, slots in zip(("base", "raw"), alone, strict=True):
+            for slot in slots:
+                if counted or (side, slot.tensor) not in known:
+                    one = lone.add(base, raw, side, slot)
+                    told += [] if one is None else [one]
+    wrong, more = lone.judged()
+    return wrong, [*told, *more]
+
+
+def with_lone_outputs(
+    located: Sequence[Divergence], done: StepComparison, trees: tuple[ModuleTree, ModuleTree]
+) -> list[Divergence]:
+    """Places that were found by feeding raw, behind the call that returns more or less than its partner: a loss that is
+    made of what the other side has not, or a gradient of it, only tells the same."""
+    lone = [
+        one
+        for one in done.comparisons
+        if (one.phase, one.role, one.outcome.reason) == ("forward", "output", "structure") and not one.agrees
+    ]
+    if not located or not lone or located[0].comparison.outcome.reason == "structure":
+        return list(located)
+    ended = {raw.index: place for place, (_, raw) in enumerate(done.pairs)}
+    first = located[0]
+    in_forward = first.phase == "forward" and first.role == "output"
+    last = ended.get(first.raw_call, len(ended)) if in_forward else len(ended)
+    before = [one for one in lone if ended.get(one.raw_call, -1) < last]
+    found = find_divergence(replace(done, comparisons=tuple(before)), trees)
+    return list(located) if found is None else [found, *located]

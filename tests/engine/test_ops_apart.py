@@ -1,0 +1,120 @@
+"""Ops and tags in dumps: two that were recorded apart are compared as those of one process are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import paddle
+import pytest
+import torch
+
+import padiff
+from tests.own_code import MODELS, batch, model
+from tests.test_own_code import RIGHT, WRONG, thing
+from tests.twins import PAIRS
+
+ACROSS = [("torch", "paddle"), ("paddle", "torch")]
+
+
+def recorded(net: Any, to: Path, **options: Any) -> None:
+    x = torch.from_numpy(batch()) if isinstance(net, torch.nn.Module) else paddle.to_tensor(batch())
+    with padiff.capture(net, to, overwrite=True, **options):
+        net(x).square().mean().backward()
+
+
+def along(base: Any, raw: Any, folder: Path, **options: Any) -> Any:
+    level = options.pop("level", "op")
+    recorded(base, folder / "a", level=level)
+    recorded(raw, folder / "b", base=folder / "a", level=level, **options)
+    return padiff.compare_dumps(folder / "a", folder / "b")
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_ops_are_compared(base: str, raw: str, sync: bool, tmp_path: Path) -> None:
+    result = along(model(base), model(raw), tmp_path, sync=sync)
+    assert result.aligned, str(result)
+    ops = [one for one in result.comparisons if "/" in one.raw_path and one.phase == "forward"]
+    live = padiff.compare(model(base), model(raw), batch(), level="op")
+    assert {(one.base_path, one.raw_path) for one in ops} == {
+        (one.base_path, one.raw_path) for one in live.comparisons if "/" in one.raw_path and one.phase == "forward"
+    }
+    assert {op.path for call in padiff.load(tmp_path / "b").step(0).calls for op in call.ops} >= {
+        one.raw_path for one in ops
+    }
+    if not sync:
+        assert any("/" in one.raw_path and one.phase == "backward" for one in result.comparisons)
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
+@pytest.mark.parametrize(("base", "raw"), ACROSS)
+@pytest.mark.parametrize("bug", RIGHT)
+def test_the_op_is_named_with_both_lines(bug: str, base: str, raw: str, sync: bool, tmp_path: Path) -> None:
+    found = along(model(base), model(raw, bug), tmp_path, sync=sync).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("second", "forward")
+    assert found.op is not None
+    sides = (found.op.base, found.op.base_line, base, RIGHT), (found.op.raw, found.op.raw_line, raw, WRONG)
+    for name, line, framework, table in sides:
+        expected = table[bug]
+        assert thing(name) == expected[0]
+        assert line is not None
+        assert line.text == expected[1 if framework == "torch" else 2]
+
+
+@pytest.fixture
+def tagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    for framework in MODELS:
+        monkeypatch.setattr(type(model(framework).first), "tagged", True)
+
+
+def tags(result: Any) -> set[tuple[str, str]]:
+    return {(one.raw_path, one.phase) for one in result.comparisons if one.raw_kind == "tag"}
+
+
+@pytest.mark.usefixtures("tagged")
+@pytest.mark.parametrize("level", ["module", "op"])
+@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_tags_are_compared_by_name(base: str, raw: str, sync: bool, level: str, tmp_path: Path) -> None:
+    result = along(model(base), model(raw), tmp_path, sync=sync, level=level)
+    assert result.aligned, str(result)
+    assert tags(result) == {
+        ("first@scores", "forward"),
+        ("second@scores", "forward"),
+        ("second@scores", "backward"),
+        ("first@scores", "backward"),
+    }
+    assert result.coverage["calls"] == 1.0
+
+
+@pytest.mark.usefixtures("tagged")
+@pytest.mark.parametrize("level", ["module", "op"])
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_divergence_names_the_tag(base: str, raw: str, level: Any, tmp_path: Path) -> None:
+    found = along(model(base), model(raw, "scale"), tmp_path, sync=True, level=level).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("second", "forward")
+    assert found.comparison.raw_path == "second@scores"
+    assert "'scores'" in found.note
+    if level == "op":
+        assert found.op is not None
+        assert (thing(found.op.base), found.op.raw) == ("mul", "")
+
+
+@pytest.mark.usefixtures("tagged")
+def test_a_tag_of_one_side_only_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(model("paddle").first), "tagged", False)
+    result = along(model("torch"), model("paddle"), tmp_path, level="module")
+    assert result.aligned
+    assert [str(one) for one in result.unmatched] == [
+        "base first@scores (tag): raw tags nothing of this name",
+        "base second@scores (tag): raw tags nothing of this name",
+    ]
+
+
+def test_modules_that_are_left_out_leave_their_ops_out(tmp_path: Path) -> None:
+    recorded(model("torch"), tmp_path / "a", level="op", only=["second"])
+    calls = padiff.load(tmp_path / "a").step(0).calls
+    assert {call.path for call in calls if call.ops} == {"second"}
