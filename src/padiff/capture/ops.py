@@ -27,7 +27,7 @@ _USER, _FUNCTION, _WRAPPER, _LAYER, _END = range(5)
 """Whose code a frame is: the user's; a function of the framework; what stands around one; one of its layers; padiff's
 own, whose ops are nobody's business."""
 _ADAPTERS = tuple(f"frameworks{os.sep}{name}.py" for name in ("torch", "paddle"))
-_WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py", "paddle_draws.py", *_ADAPTERS)
+_WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py", *_ADAPTERS)
 """Our own files that stand between an op and who called it."""
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")
 

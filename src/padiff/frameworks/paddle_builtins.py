@@ -78,6 +78,16 @@ class Unseen:
 
 
 @contextmanager
+def seen_again() -> Iterator[None]:
+    """Inside, what this thread calls is seen, though padiff calls it: a model that it runs."""
+    before, _watchers.unseen = _watchers.unseen, 0
+    try:
+        yield
+    finally:
+        _watchers.unseen = before
+
+
+@contextmanager
 def watching_writes(about_to_write: Callable[[Any], None]) -> Iterator[None]:
     """Inside, ``about_to_write`` is called with the tensors that an op of this thread may be about to write."""
     places = _writing_ops()
