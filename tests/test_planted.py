@@ -160,6 +160,35 @@ def test_loss(frameworks: tuple[str, str]) -> None:
     assert "loss" in found.note
 
 
+def before_a_norm(framework: str) -> Any:
+    """A bias that the norm after it takes out again: its gradient is zero, but for rounding."""
+    if framework == "torch":
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+    return paddle.nn.Sequential(paddle.nn.Linear(6, 8), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 2))
+
+
+def test_whole_steps_along_no_gradient_are_told_from_an_optimizer_at_fault() -> None:
+    def found(rate: float) -> Any:
+        base, raw = before_a_norm("torch"), before_a_norm("paddle")
+        result = padiff.compare(
+            base,
+            raw,
+            batch(),
+            loss=lambda out: (out * out).mean(),
+            optimizers=(adam(base, 1e-8, 0.01), adam(raw, 1e-8, rate)),
+            tolerance=TOLERANCE,
+        )
+        assert result.divergence is not None
+        return result.divergence
+
+    noise = found(0.01)
+    assert (noise.raw_path, noise.phase, noise.comparison.name) == ("0", "weight", "bias")
+    assert "the gradient there is what rounding leaves of zero" in noise.note
+    fault = found(0.02)
+    assert (fault.raw_path, fault.phase, fault.comparison.name) == ("0", "weight", "weight")
+    assert fault.note.endswith("look at the optimizer")
+
+
 OPTIMIZERS = {
     "lr": (lambda model: sgd(model, lr=0.1), lambda model: sgd(model, lr=0.2)),
     "weight decay": (lambda model: sgd(model), lambda model: sgd(model, weight_decay=0.1)),

@@ -299,6 +299,14 @@ def test_without_the_map_that_pair_is_found_by_the_order_of_use() -> None:
     assert assign_weight(*swapped_pair()) is True
 
 
+def test_a_layer_map_says_what_it_holds() -> None:
+    module, layer = SimpleModule(), SimpleLayer()
+    layer_map = LayerMap()
+    layer_map.map = {module.linear1: layer.linear1}
+    layer_map.ignore(module.act)
+    assert repr(layer_map) == "LayerMap(1 pair, 1 ignored)"
+
+
 @pytest.mark.parametrize("nothing", [None, {}, LayerMap()])
 def test_an_empty_layer_map_says_nothing(nothing: Any) -> None:
     models = SimpleModule(), SimpleLayer()

@@ -83,6 +83,17 @@ def test_base_and_what_was_overwritten_in_one_line(auto_init: bool, log: Log) ->
     assert ("no weights were overwritten" in line) is not auto_init
 
 
+def test_what_is_not_written_is_not_counted(log: Log) -> None:
+    base, raw = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3, bias=False)
+    base.register_buffer("order", torch.tensor([2, 0, 1]))
+    raw.register_buffer("order", torch.tensor([0, 1, 2]))
+    assert assign_weight(base, raw) is True
+    lines = log()
+    assert "    left as raw makes them: 1 buffer (order)" in lines
+    assert lines[-1].endswith(": 1 tensor of raw_model was overwritten")
+    assert raw.order.tolist() == [0, 1, 2]
+
+
 def test_the_folder_is_made_only_when_something_is_written(own_folder: Path) -> None:
     assert auto_diff(SimpleModule(), SimpleLayer(), inputs(), atol=1e-4) is True
     assert not list(own_folder.iterdir())

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from padiff.diagnose import idle_gradients
 from padiff.records import Call, Comparison, Divergence, Frame, ModuleTree, SourceLine, StepComparison
 
 _Sources = tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]
@@ -152,6 +153,11 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
     differing = [c for c in step.comparisons if c.phase == phase and not c.agrees]
     if not differing:
         return None
+    many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {differing[0].role}s differ"
+    if phase == "weight":
+        noise = idle_gradients.idle(step.comparisons, differing)
+        telling = [c for c in differing if c not in noise]
+        differing, note = (telling, note) if telling else (differing, idle_gradients.NOTE)
     # Backward computes from the end: the last module in order of calls is the first whose gradient is wrong.
     order: dict[str, int] = {}
     for _, raw in step.pairs:
@@ -162,7 +168,6 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
     if cut is not None:
         return at_call(*cut[0], wrong, cut[1])
     stacks = _stacks(step, wrong.raw_path)
-    many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {wrong.role}s differ"
     return divergence_of(wrong, *stacks, f"{many}; {note}" if note else many)
 
 

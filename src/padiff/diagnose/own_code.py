@@ -28,6 +28,8 @@ class Culprit:
     likes: Likes | None = field(default=None, compare=False, repr=False)
     unlike: tuple[Sequence[Event], Sequence[Event]] = field(default=((), ()), compare=False, repr=False)
     """Each side's ops between what both have and the tensor that differs, in order."""
+    stopped: bool = False
+    """Backward: raw does not follow gradients through the op."""
 
     @property
     def found(self) -> bool:
@@ -55,7 +57,7 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
     if pair is not None:
         return _constants(likes, *pair)
     one, other = (found[0] if found else None for found in firsts)
-    told = _told(likes, one, other)
+    told = _told(likes, one, other, bad)
     return told if told.base is None or told.raw is None else _constants(likes, told.base, told.raw)
 
 
@@ -135,17 +137,40 @@ def _same_given(likes: Likes, base: Event, raw: Event) -> bool:
     return True
 
 
-def _told(likes: Likes, base: Event | None, raw: Event | None) -> Culprit:
-    """One op on each side that differ, or one that the other side lacks: there, what should come after it comes."""
+def _told(likes: Likes, base: Event | None, raw: Event | None, bad: tuple[Sequence[Event], Sequence[Event]]) -> Culprit:
+    """One op on each side that differ, or one that the other side lacks: there, what should come after it comes. Where
+    that may be said of both, the side that does more of them has one too many."""
     if base is None or raw is None:
         return Culprit(base, raw)
-    after_base, after_raw = _after(likes.sides[0], base), _after(likes.sides[1], raw)
-    own_base, own_raw = _sort(likes.sides[0], base), _sort(likes.sides[1], raw)
-    if own_raw in after_base and own_base not in after_raw:
+    missing, extra = _comes_later(likes, 1, raw, bad[0]), _comes_later(likes, 0, base, bad[1])
+    if not missing and not extra:
+        missing = _sort(likes.sides[1], raw) in _after(likes.sides[0], base)
+        extra = _sort(likes.sides[0], base) in _after(likes.sides[1], raw)
+    if missing and extra:
+        missing, extra = len(bad[0]) > len(bad[1]), len(bad[0]) < len(bad[1])
+    if missing and not extra:
         return Culprit(base, None, raw_next=raw)
-    if own_base in after_raw and own_raw not in after_base:
+    if extra and not missing:
         return Culprit(None, raw, base_next=base)
     return Culprit(base, raw)
+
+
+def _comes_later(likes: Likes, side: int, event: Event, others: Sequence[Event]) -> bool:
+    """Whether the other side does the same thing further on: with one tensor that is the same, and one that has become
+    another by then."""
+    given = event.call.inputs
+    for other in others:
+        theirs = other.call.inputs
+        if other.thing != event.thing or len(theirs) != len(given) or len(given) < 2:
+            continue
+        same = [two.tensor in likes.of(side, one.tensor) for one, two in zip(given, theirs, strict=True)]
+        if (
+            any(same)
+            and not all(same)
+            and all(alike or not likes.of(1 - side, two.tensor) for alike, two in zip(same, theirs, strict=True))
+        ):
+            return True
+    return False
 
 
 def _sort(side: Side, event: Event) -> tuple[str, int]:
@@ -194,8 +219,8 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
             if followed and not slot.tracked and any(given.tracked for given in event.call.inputs):
                 partner = None if like is None else sides[0].maker.get(like)
                 if partner is not None and partner.thing != event.thing:
-                    return Culprit(None, event, base_next=partner)
-                return Culprit(partner, event)
+                    return Culprit(None, event, base_next=partner, stopped=True)
+                return Culprit(partner, event, stopped=True)
     for event in reversed(raw.events):
         if event.child or any(differs(slot) for slot in event.call.outputs):
             continue

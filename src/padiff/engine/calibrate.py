@@ -12,9 +12,9 @@ from padiff.capture.held import Held
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Arguments, Loss, Session
-from padiff.compare.measure import rms, rms_gap
+from padiff.compare.measure import rms_gap
 from padiff.engine.drift import relative_steps
-from padiff.engine.where_they_lie import gap
+from padiff.engine.where_they_lie import gap, size_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, Noise, Slot, StepTrace, Value
 
@@ -136,11 +136,11 @@ def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slo
     for slot in () if root is None else root.outputs:
         gradient, moved = gradients.get(slot.tensor), noise(slot)
         if gradient is not None and moved is not None and math.isfinite(moved):
-            slope, count = rms(gradient.numpy()), math.prod(gradient.shape)
+            slope, count = size_of(gradient), math.prod(gradient.shape)
             total += (slope * moved) ** 2 * count
             if not slot.value.overwritten:
-                array = slot.value.numpy()
-                summing += ROUNDED * spacing_of(array.dtype) * slope * rms(array) * count
+                spacing = spacing_of(np.dtype(slot.value.dtype))
+                summing += ROUNDED * spacing * slope * size_of(slot.value) * count
     return math.sqrt(total) + summing
 
 
@@ -183,8 +183,7 @@ def _digits(
             )
             if known or slot.value.overwritten or not slot.value.dtype.startswith(("float", "bfloat")):
                 continue
-            array = slot.value.numpy()
-            rounding = max(spacing_of(array.dtype), step) * rms(array)
+            rounding = max(spacing_of(np.dtype(slot.value.dtype)), step) * size_of(slot.value)
             found[slot.tensor] = (
                 gaps[slot.tensor] / rounding if rounding > 0 else math.inf if gaps[slot.tensor] else 0.0
             )

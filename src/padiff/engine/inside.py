@@ -85,7 +85,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     if culprit is None or not culprit.found:
         return divergence
     named = _named(divergence, culprit)
-    if any(cause.confidence >= SURE for cause in divergence.causes):
+    if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
 

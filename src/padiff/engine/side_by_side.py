@@ -14,7 +14,7 @@ from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
 from padiff.engine.crossings import Crossings
-from padiff.engine.gallery import Gallery
+from padiff.engine.gallery import MOST_AGREEING, Gallery
 from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
@@ -333,8 +333,8 @@ class SideBySide:
     def _queue_up(self, key: tuple[int, int], role: Role, base: Call, raw: Call, one: Slot, other: Slot) -> None:
         arrays = None
         if key not in self._outcomes and key not in self._queued:
-            result = role == "output" and raw.parent < 0  # whose picture is drawn in any case
-            there = None if result else compared_there(one.value, other.value, self._allowed(one.tensor))
+            drawn = role == "output" and raw.parent < 0 and math.prod(other.value.shape) <= MOST_AGREEING
+            there = None if drawn else compared_there(one.value, other.value, self._allowed(one.tensor))
             if one.value.overwritten or other.value.overwritten:
                 self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
             elif there is not None:

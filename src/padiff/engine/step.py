@@ -31,7 +31,7 @@ from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
-from padiff.engine.widths import narrowed
+from padiff.engine.widths import narrowed, product_dtypes
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
@@ -330,7 +330,8 @@ class Step:
     def _as_narrow_as_they_are(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
         done = self._side_by_side()
-        known, self.job = self.job, narrowed(self.job, (self.base.autocast, self.raw.autocast))
+        formats = (self.base.autocast, self.raw.autocast, *product_dtypes(self.job, done))
+        known, self.job = self.job, narrowed(self.job, formats)
         if self.job is known:
             return done
         with self.base.again(), self.raw.again():

@@ -9,7 +9,7 @@ import numpy as np
 from padiff.capture.held import measured
 from padiff.compare.arrays import excess_rtol, judge_sums
 from padiff.compare.layouts import compare_in_any_layout
-from padiff.compare.measure import Sums, rms_gap
+from padiff.compare.measure import Sums, rms, rms_gap
 from padiff.records import Outcome, Tolerance, Value
 
 
@@ -30,6 +30,12 @@ def compared_there(base: Value, raw: Value, tolerance: Tolerance) -> Outcome | N
     means = found.gap_mean, found.base_mean
     sums = Sums(found.size, found.size, found.peak, *means, found.gap_rms, found.base_rms, found.raw_rms, found.excess)
     return judge_sums(sums, np.dtype(base.dtype), np.dtype(raw.dtype), tolerance)
+
+
+def size_of(value: Value) -> float:
+    """The root mean square of a value."""
+    found = measured(value, value)
+    return rms(value.numpy()) if found is None else found.base_rms
 
 
 def gap(base: Value, other: Value) -> float:

@@ -381,6 +381,9 @@ class PaddleAdapter:
     def grad_enabled(self) -> bool:
         return bool(paddle.is_grad_enabled())
 
+    def product_dtype(self, model: Any) -> str | None:
+        return None
+
     def autocast_dtype(self) -> str | None:
         tracer = paddle.base.framework._dygraph_tracer()
         if tracer is None or tracer._amp_level == paddle.base.core.AmpLevel.O0:

@@ -270,6 +270,11 @@ class Adapter(Protocol):
 
     def grad_enabled(self) -> bool: ...
 
+    def product_dtype(self, model: Any) -> str | None:
+        """The narrower format in which products of a model's numbers may be made where it lies: ``tf32``. An adapter
+        may leave it out."""
+        ...
+
     def autocast_dtype(self) -> str | None:
         """The dtype in which ops are computed here and now although their tensors have a wider one; None where they
         are not. An adapter of a framework that has no such thing may leave it out."""

@@ -326,6 +326,10 @@ class TorchAdapter:
     def grad_enabled(self) -> bool:
         return torch.is_grad_enabled()
 
+    def product_dtype(self, model: Any) -> str | None:
+        on_gpu = any(one.is_cuda and one.dtype is torch.float32 for one in model.parameters())
+        return "tf32" if on_gpu and torch_device.multiplies_in_tf32(model) else None
+
     def autocast_dtype(self) -> str | None:
         for device in _AUTOCAST:
             if torch.is_autocast_enabled(device):
@@ -345,7 +349,8 @@ class TorchAdapter:
         terms = []
         for output, direction in outputs:
             wide = output if output.dtype == torch.float64 else output.float()
-            terms.append((wide * torch.from_numpy(np.array(direction)).to(wide)).sum())
+            array = direction if direction.flags.writeable else np.array(direction)  # else torch warns
+            terms.append((wide * torch.from_numpy(array).to(wide)).sum())
         return sum(terms[1:], terms[0])
 
     def backward(self, loss: Any) -> None:

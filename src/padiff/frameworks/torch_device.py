@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from padiff.frameworks.protocol import Measured
 from padiff.records import Array
@@ -32,35 +33,34 @@ def measure(base: Any, raw: Any, rtol: float | None) -> Measured | None:
         return None
     work = torch.float64 if torch.float64 in (base.dtype, raw.dtype) else torch.float32
     with torch.no_grad():
-        pairs = zip(_blocks(base.detach()), _blocks(raw.detach()), strict=True)
-        rows = torch.stack([_sums(one, other, work, rtol) for one, other in pairs]).double().cpu().numpy()
+        pairs = zip(_blocks(base), _blocks(raw), strict=True)
+        rows = torch.stack([_sums(one, other, work, rtol) for one, other in pairs]).cpu().numpy().astype(np.float64)
     if not np.isfinite(rows).all():
         return None
-    peak, excess = rows[:, 0].max(), rows[:, 1].max()
-    gap, base_size = (float(rows[:, place].sum()) / size for place in (2, 3))
-    gap_rms, base_rms, raw_rms = (math.hypot(*rows[:, place]) / math.sqrt(size) for place in (4, 5, 6))
-    return Measured(size, float(peak), gap, base_size, gap_rms, base_rms, raw_rms, float(excess))
+    gap_rms, base_rms, raw_rms = (math.hypot(*rows[:, place]) / math.sqrt(size) for place in (0, 1, 2))
+    gap, base_size = (float(rows[:, place].sum()) / size for place in (3, 4))
+    peak, excess = float(rows[:, 5].max()), float(rows[:, 6].max())
+    return Measured(size, peak, gap, base_size, gap_rms, base_rms, raw_rms, excess)
 
 
-def _blocks(tensor: Any) -> Iterator[Any]:
-    flat = tensor.reshape(-1)
-    yield from flat.split(BLOCK)
+def _blocks(tensor: Any) -> Sequence[Any]:
+    flat = tensor.detach().reshape(-1)
+    return flat.split(BLOCK) if len(flat) > BLOCK else (flat,)
 
 
 def _sums(base: Any, raw: Any, work: Any, rtol: float | None) -> Any:
+    """Norms of the gap, of base and of raw; sums of the first two; the gap's peak, and the largest excess.
+
+    All three in one tensor: starting a kernel takes longer than it runs."""
     norm = torch.linalg.vector_norm
-    gap = raw.to(work) - base.to(work)
-    found = [
-        norm(gap, math.inf),
-        norm(gap, 1),
-        norm(base, 1, dtype=work),
-        norm(gap, 2),
-        norm(base, 2, dtype=work),
-        norm(raw, 2, dtype=work),
-    ]
-    excess = found[0] if rtol is None else (gap.abs() - rtol * base.to(work).abs()).max()
-    found.insert(1, excess)
-    return torch.stack(found)
+    both = torch.empty((3, len(base)), dtype=work, device=base.device)
+    gap, size = both[0], both[1]
+    size.copy_(base)
+    both[2].copy_(raw)
+    torch.sub(both[2], size, out=gap)
+    peak = norm(gap, math.inf, dim=0, keepdim=True)
+    excess = peak if rtol is None else (gap.abs() - rtol * size.abs()).max().reshape(1)
+    return torch.cat((norm(both, 2, dim=1), norm(both[:2], 1, dim=1), peak, excess))
 
 
 def multiplied(tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
@@ -96,3 +96,17 @@ def take(target: Any, source: Any, before: Callable[[], None]) -> bool:
             before()
             target.copy_(source)
     return True
+
+
+def multiplies_in_tf32(model: Any) -> bool:
+    """Whether some float32 products of a model on a GPU may be made of numbers cut to ten bits."""
+    convolves = any(isinstance(module, (_ConvNd, torch.nn.RNNBase)) for module in model.modules())
+    return _allows(torch.backends.cuda.matmul) or (convolves and _allows(torch.backends.cudnn))
+
+
+def _allows(backend: Any) -> bool:
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:  # asked for in the newer way, kind by kind
+        parts = (backend, getattr(backend, "conv", None), getattr(backend, "rnn", None))
+        return any(getattr(part, "fp32_precision", "") == "tf32" for part in parts)
