@@ -149,6 +149,18 @@ def test_one_model_returns_more(
 
 
 @pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: x[:5]], ids=["values", "shape"])
+def test_inputs_that_are_no_pair(frameworks: tuple[str, str], change: Any) -> None:
+    """No layer is to blame for what the models were given."""
+    base, raw = twins(*frameworks)
+    pair = ({"x": batch()}, {"x": change(batch())})
+    found = padiff.compare(base, raw, pair, weights="keep", tolerance=TOLERANCE).divergence
+    assert found is not None
+    assert (found.base_path, found.raw_path, found.phase, found.role) == ("", "", "forward", "input")
+    assert found.note == "the two models were given different inputs"
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
 def test_loss(frameworks: tuple[str, str]) -> None:
     base, raw = twins(*frameworks)
     result = padiff.compare(

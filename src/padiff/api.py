@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.dumping import TraceWriter
@@ -181,9 +183,9 @@ def pair_of_optimizers(
 
 
 def check_steps(steps: Any) -> int:
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1:
         raise ArgumentError(f"steps is {steps!r}, expected a whole number of at least 1")
-    return steps
+    return int(steps)
 
 
 def plan_weights(

@@ -13,7 +13,7 @@ from padiff.capture.held import Held
 from padiff.capture.recorder import Observer
 from padiff.capture.scaling import unscaled
 from padiff.capture.session import Arguments, Session
-from padiff.diagnose import find_divergence
+from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.crossings import Crossings
@@ -141,6 +141,8 @@ class Step:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
         trees = (job.base.tree, job.raw.tree)
         located = with_lone_outputs(located, done, trees)
+        given = given_otherwise(done, located[0]) if located else None
+        located = located if given is None else [given]
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
