@@ -201,6 +201,39 @@ def test_whole_steps_along_no_gradient_are_told_from_an_optimizer_at_fault() -> 
     assert fault.note.endswith("look at the optimizer")
 
 
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_gradients_that_one_function_leaves_behind(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    optimizers = sgd(base), sgd(raw)
+
+    def step_and_clear() -> None:
+        optimizers[0].step()
+        optimizers[0].zero_grad() if is_torch(base) else optimizers[0].clear_grad()
+
+    functions = (step_and_clear, optimizers[1].step)
+    result = padiff.compare(base, raw, batch(), optimizers=functions, steps=3, weights="keep", tolerance=TOLERANCE)
+    assert result.divergence is not None
+    assert (result.divergence.step, result.divergence.phase) == (1, "gradient")
+    assert any("the optimizer's function of raw leaves gradients behind" in note for note in result.notes)
+
+
+def test_gradients_clipped_by_one_optimizer_are_no_other_rate() -> None:
+    base, raw = twins("torch", "paddle")
+    clip = paddle.nn.ClipGradByGlobalNorm(0.03)
+    optimizers = sgd(base), paddle.optimizer.SGD(0.1, parameters=raw.parameters(), grad_clip=clip)
+    found = padiff.compare(
+        base,
+        raw,
+        batch(),
+        loss=lambda out: (out * out).mean(),
+        optimizers=optimizers,
+        weights="keep",
+        tolerance=TOLERANCE,
+    ).divergence
+    assert found is not None
+    assert (found.phase, found.causes[0].name) == ("weight", "gradient clipping")
+
+
 OPTIMIZERS = {
     "lr": (lambda model: sgd(model, lr=0.1), lambda model: sgd(model, lr=0.2)),
     "weight decay": (lambda model: sgd(model), lambda model: sgd(model, weight_decay=0.1)),

@@ -179,6 +179,13 @@ def pair_of_optimizers(
         if adapter is None:
             what = f"{name}: the function of the {side} model"
             _takes(optimizer, 0, what, "no argument", "it is to step and clear the gradients by itself")
+    theirs = {id(parameter) for parameter in raw.parameters().values()}
+    common = next((path for path, parameter in base.parameters().items() if id(parameter) in theirs), None)
+    if common is not None:
+        raise ArgumentError(
+            f"{name}: both models hold {common}, one and the same tensor, which two optimizers would step",
+            "compare with a copy of the model (copy.deepcopy)",
+        )
     return optimizers[0], optimizers[1]
 
 

@@ -165,6 +165,8 @@ class Step:
         self.keeping.raw.end(raw, buffers[1])
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
+        if job.optimizers is not None and job.steps > 1 and self.step == 0 and not located:
+            self._say_what_is_left()
         plain = replace(done, comparisons=tuple(found))
         first = None if located else find_divergence(plain, trees)
         if first is not None:
@@ -173,6 +175,16 @@ class Step:
             located = with_trips(located, plain)
         done = with_ops(done, found, diverged=bool(located))
         return done, [named_by_ops(one, done) for one in located]
+
+    def _say_what_is_left(self) -> None:
+        """Functions that step should clear, too; both may gather gradients over steps, one alone forgot to."""
+        base, raw = self.base.leaves_gradients(), self.raw.leaves_gradients()
+        if base != raw:
+            side = "base" if base else "raw"
+            self.notes.append(
+                f"the optimizer's function of {side} leaves gradients behind, to which the next step's are added; the "
+                "other clears them"
+            )
 
     def _of_compiled(self, first: Divergence) -> Divergence:
         """What differs as it was compiled, and not in eager form."""
