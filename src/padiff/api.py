@@ -44,6 +44,7 @@ def compare(
     tolerance: str | tuple[float, float] | Calibration | Tolerance = "auto",
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
+    ops: Literal["own", "all"] = "own",
     rules: Mapping[str, Any] | None = None,
     randomness: Literal["replay", "own"] = "replay",
     dump: str | Path | None = None,
@@ -53,7 +54,8 @@ def compare(
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
     ``randomness="replay"`` gives raw what base drew (dropout, noise, samples); ``"own"`` lets each draw for itself.
-    ``level="op"`` compares what the modules' own code calls as well, function by function.
+    ``level="op"`` compares what the modules' own code calls as well, function by function; with ``ops="all"`` also what
+    the framework's own layers call.
     ``dump`` is a folder in which both leave what they did, as dumps ``base`` and ``raw``; earlier ones are replaced.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
@@ -61,6 +63,9 @@ def compare(
     _choice("phase", phase, ("forward", "both"))
     _choice("randomness", randomness, ("replay", "own"))
     _choice("level", level, ("module", "op"))
+    _choice("ops", ops, ("own", "all"))
+    if ops == "all" and level != "op":
+        raise ArgumentError(f'ops is "all", but level is {level!r}: no op would be compared', 'level="op"')
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
     module_rules, weight_rules = rules_of(rules, base_live, raw_live)
@@ -77,7 +82,7 @@ def compare(
         rules=module_rules,
         weight_rules=weight_rules,
         randomness=randomness,
-        ops=level == "op",
+        ops=ops if level == "op" else None,
     )
     job = with_widths(job)
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):

@@ -45,7 +45,16 @@ def scene(fields: dict[str, Any], rng: Rng) -> Scene:
         values = np.asarray(made[side])
         if values.dtype == np.float64:
             made[side] = (values * (1 + 6e-8 * rng.normal(size=values.shape))).astype(np.float32)
-    for name in ("given", "around", "handed", "base_weights", "raw_weights", "inner_weights", "gradients"):
+    for name in (
+        "given",
+        "around",
+        "handed",
+        "base_weights",
+        "raw_weights",
+        "inner_weights",
+        "gradients",
+        "raw_gradients",
+    ):
         made[name] = {k: _single(v) for k, v in made.get(name, {}).items()}
     for name in ("before", "gradient", "start"):
         made[name] = _single(made[name]) if made.get(name) is not None else None
@@ -72,6 +81,17 @@ def another_pool(rng: Rng) -> dict[str, Any]:
     x = rng.normal(size=(2, 4, 6, 2, 6, 2))
     layers = {"layer": "avg_pool2d", "raw_layer": "max_pool2d"}
     return {"expected": x.mean(axis=(3, 5)), "found": x.max(axis=(3, 5))} | layers
+
+
+@fault("label smoothing")
+def smoothed_labels(rng: Rng) -> dict[str, Any]:
+    logits, labels = rng.normal(size=(20, 6)), rng.integers(0, 6, 20)
+    chances, target = softmax(logits, -1), np.eye(6)[labels]
+    targets = [target, 0.9 * target + 0.1 / 6]
+    losses = [np.array(-(np.log(chances) * one).sum(-1).mean()) for one in targets]
+    sent = [{"0": (chances - one) / 20} for one in targets]
+    given = {"expected": losses[0], "found": losses[1], "given": {"0": logits}, "role": "loss"}
+    return given | {"gradients": sent[0], "raw_gradients": sent[1]}
 
 
 @fault("zeroed")

@@ -148,3 +148,29 @@ def test_arguments_of_paddle() -> None:
     divergence = padiff.compare(base, raw, x, phase="forward").divergence
     assert divergence is not None
     assert "axis" in [cause.name for cause in divergence.causes], "\n".join(map(str, divergence.causes))
+
+
+def test_what_is_missing_before_what_follows() -> None:
+    """A number that is left out is not the function that comes after it."""
+    divergence = found(lambda m, x, g: x * (0.5 * g).exp(), lambda m, x, g: x * g.exp())
+    assert divergence.op is not None
+    assert (divergence.op.base, divergence.op.raw) == ("torch.Tensor.mul", "")
+    assert divergence.causes[0].name == "scale"
+
+
+def test_a_shared_factor_tells_what_is_missing() -> None:
+    """Base divides before it multiplies by the same thing as raw."""
+
+    def right(module: Kernel, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        weights = x.softmax(-1)
+        part = weights.topk(2, -1)[0]
+        return x * ((part / part.sum(-1, keepdim=True)) * x[..., :2]).sum(-1, keepdim=True) * gate
+
+    def wrong(module: Kernel, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        part = x.softmax(-1).topk(2, -1)[0]
+        return x * (part * x[..., :2]).sum(-1, keepdim=True) * gate
+
+    divergence = found(right, wrong)
+    assert divergence.op is not None
+    assert divergence.op.raw == ""
+    assert "left out" in [cause.name for cause in divergence.causes]

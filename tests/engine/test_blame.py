@@ -105,3 +105,61 @@ def test_shapes_that_differ_have_causes() -> None:
     assert divergence.raw_path == "1"
     assert divergence.settings == (("padding", 1, 0),)
     assert divergence.causes[0].name == "padding"
+
+
+class Cut(nn.Module):
+    def __init__(self, *, inner: bool = False, outer: bool = False) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.passed = torch.Tensor.detach if outer else torch.Tensor.view_as
+        if inner:
+            forward = self.second.forward
+            self.second.forward = lambda input: forward(input.detach())  # type: ignore[method-assign]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.first(self.norm(x))
+        return self.passed(made, *([] if self.passed is torch.Tensor.detach else [made])) + self.second(made).tanh()
+
+
+def cut(**where: bool) -> Divergence:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(8, 8), Cut(), nn.Linear(8, 8))
+    raw = nn.Sequential(nn.Linear(8, 8), Cut(**where), nn.Linear(8, 8))
+    result = padiff.compare(base, raw, torch.randn(4, 8))
+    assert result.divergence is not None
+    assert len(result.divergences) == 1
+    return result.divergence
+
+
+def test_a_layer_that_sends_nothing_back() -> None:
+    divergence = cut(inner=True)
+    assert (divergence.raw_path, divergence.phase) == ("1.second", "backward")
+    assert divergence.causes[0].name == "no gradient"
+
+
+def test_own_code_that_sends_less_back() -> None:
+    divergence = cut(outer=True)
+    assert (divergence.raw_path, divergence.phase) == ("1", "backward")
+    assert divergence.causes[0].name == "no gradient"
+    assert "torch.Tensor.detach" in divergence.causes[0].evidence
+
+
+def test_untied_weights() -> None:
+    class Tied(nn.Module):
+        def __init__(self, *, tied: bool) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            if tied:
+                self.head.weight = self.table.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(x).tanh())
+
+    torch.manual_seed(0)
+    base, raw = Tied(tied=True), Tied(tied=False)
+    optimizers = tuple(torch.optim.SGD(model.parameters(), 0.1) for model in (base, raw))
+    ids = torch.tensor([[0, 1, 2], [3, 4, 6]])
+    divergence = padiff.compare(base, raw, ids, optimizers=optimizers).divergence
+    assert divergence is not None
+    assert divergence.raw_path in ("table", "head")
+    assert "tied weights" in [cause.name for cause in divergence.causes]

@@ -53,6 +53,8 @@ class Scene:
     """Name of a parameter or buffer (``weight``, ``running_var``), or of a slot."""
     gradients: Mapping[str, Array] = field(default_factory=dict)
     """Backward and gradient: gradients of what the module returned, which agree, by slot; base's values."""
+    raw_gradients: Mapping[str, Array] = field(default_factory=dict)
+    """Loss: what raw's loss sends back to what the model returned, by slot; ``gradients`` are what base's does."""
     unreached: tuple[str, ...] = ()
     """Backward: modules inside to whose outputs base sends gradients and raw sends none, in the order of calls."""
     before: Array | None = None

@@ -13,7 +13,7 @@ from padiff.capture.session import Session
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
 from padiff.engine.moments import MOMENTS, Moments
-from padiff.engine.scenes import agreement, arrays_of, repeated
+from padiff.engine.scenes import agreement, arrays_of, repeated, ties_of
 from padiff.frameworks.settings import optimizer_settings_of, settings_of
 from padiff.records import Array, Comparison, Divergence, Value, WeightEntry, WeightPlan
 from padiff.weights import build
@@ -95,6 +95,9 @@ class AfterStep:
         moment = moment_of(comparison)
         if moment:
             weights, found = dict(self.moments.now[moment][0]), self.moments.now[moment][1][entry.path]
+        nodes = [
+            live.tree.by_path()[path].index for live, path in ((base, comparison.base_path), (raw, comparison.raw_path))
+        ]
         steps = range(len(self._gradients[entry.sources[0].path]))
         history = tuple(_built(entry, {path: kept[step] for path, kept in self._gradients.items()}) for step in steps)
         return Scene(
@@ -114,6 +117,8 @@ class AfterStep:
             gradient=history[-1],
             start=_built(entry, self._start) if self._whole else None,
             history=history if self._whole else (),
+            base_ties=ties_of(base, nodes[0]),
+            raw_ties=ties_of(raw, nodes[1]),
         )
 
     def repeats(self, divergence: Divergence) -> bool:

@@ -98,9 +98,8 @@ class Alongside:
 
     def _match(self, given: Arguments) -> None:
         self._given = given
-        try:
-            used = first_use(self._live, self._fresh(given))
-        except Exception:  # the model's own: it comes again when the model is called for good
+        used, error = first_use(self._live, self._fresh(given))
+        if error is not None:  # the model's own: it comes again when the model is called for good
             used = Usage()
         self._job = replace(self._job, uses=(stored_usage(self.dump.steps[0]), used))
         self._matching = match(self._job, run=True)

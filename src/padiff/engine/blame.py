@@ -89,6 +89,23 @@ class Blame:
         fault = Fault("backward", *place, comparison, between=between, before=before, after=after)
         self._accused.append((fault, []))
 
+    def sent_nothing(self, base: Call, call: Call, comparison: Comparison) -> None:
+        """A call got a gradient and sent none back: what differs before it, in calls around it, follows from that."""
+        around: set[int] = set()
+        parent = call.parent
+        while parent in self.met:
+            around.add(parent)
+            parent = self.met[parent][1].parent
+
+        def follows(fault: Fault) -> bool:
+            earlier = fault.after is None or fault.after.index < call.index
+            return fault.phase == "backward" and fault.raw.index in around and (earlier or not fault.between)
+
+        kept = [(fault, excuses) for fault, excuses in self._accused if not follows(fault)]
+        place = next((n for n, (fault, _) in enumerate(kept) if fault.phase == "backward"), len(kept))
+        kept.insert(place, (Fault("backward", base, call, comparison), []))
+        self._accused = kept
+
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
         """Base's call is given a tensor, and raw's is not: who calls it is to blame if what it returns differs."""
         outer = self.met.get(call.parent, (None, call))

@@ -95,6 +95,10 @@ class LocalRun:
         self.pairs: list[tuple[Call, Call]] = []
         self.comparisons: list[Comparison] = []
         self.gaps: dict[Key, float] = {}
+        self._awaited: dict[tuple[int, int], tuple[Call, Call, Slot, Slot]] = {}
+        """Raw's call and tensor to what the call is to send back to it, until it does."""
+        self._reached: set[int] = set()
+        """Raw calls to whose outputs a gradient came back."""
         self._handed: dict[int, int | None] = {}
         """Tensor of raw to base's that was handed on in its place; None where several were."""
         self._sizes: dict[int, Numbers] = {}
@@ -139,6 +143,8 @@ class LocalRun:
             if call.parent < 0 and not outcome.agrees:  # the caller's own choice, and for the caller to mend
                 self._blame.lost = True
                 continue
+            if self._backward and one.tracked and other.tracked and self._change is None:
+                self._awaited[call.index, other.tensor] = (base, call, one, other)
             self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
         if base is not None and call.index not in self._blame.misfed and self._beside.begins_elsewhere(base, call):
             self._look_at_first(base, call)
@@ -254,6 +260,7 @@ class LocalRun:
 
     def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What the call sends back to one of its inputs."""
+        self._awaited.pop((call.index, other.tensor), None)
         members = self._beside.members(base, call)
         if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None
@@ -281,6 +288,7 @@ class LocalRun:
 
     def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
+        self._reached.add(call.index)
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
         return None if expected is None else self._gradient("output", base, call, one, other, expected, gradient)
 
@@ -398,7 +406,24 @@ class LocalRun:
         """The run is over: who was to blame is decided."""
         if self._gallery is not None:
             self.comparisons = self._gallery.hung(self.comparisons)
+        if not self._loosely and self._reached:
+            self._look_for_silent()
         self._blame.finish()
+
+    def _look_for_silent(self) -> None:
+        """Calls to which gradients came, and which sent none back where base's did; the innermost of them."""
+        found: dict[int, tuple[Call, Call, Slot, Slot]] = {}
+        for base, call, one, other in self._awaited.values():
+            sent = self._reference.contributions.get((base.index, one.tensor))
+            if call.index in self._reached and sent is not None and np.any(sent.numpy()):
+                found.setdefault(call.index, (base, call, one, other))
+        around: set[int] = set()
+        for base, call, one, other in sorted(found.values(), key=lambda silent: -silent[1].index):
+            if call.index not in around:
+                outcome = missing("raw sends no gradient back to it (no_grad, detach)")
+                comparison = self._comparison("backward", "input", base, call, one, other, outcome)
+                self._blame.sent_nothing(base, call, comparison)
+            around.add(call.parent)
 
 
 def _same_family(array: Array, raw: Value) -> bool:

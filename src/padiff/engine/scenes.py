@@ -103,7 +103,8 @@ class Scenes:
             if trace.loss is None or self.found.loss is None or root is None:
                 return None
             scene = self._scene(wrong, root, 0, trace.loss.numpy(), self.found.loss.numpy())
-            return replace(scene, given=arrays_of(root.outputs), retry=lambda changes: None)
+            returned = arrays_of(root.outputs)
+            return replace(scene, given=returned, retry=lambda changes: None, raw_gradients=self._of_outputs())
         path = ".".join(part for part in (wrong.raw_path, wrong.name) if part)
         entry = next((entry for entry in self.plan.entries if entry.path == path), None)
         gradient = self.found.parameter_gradients.get(path)
@@ -154,8 +155,8 @@ class Scenes:
             },
             siblings=_siblings(job.base, base.node),
             draws=tuple(gap for gap in self.draws if _concerns(gap, base.path, job.raw.tree.nodes[raw_node].path)),
-            base_ties=_ties(job.base, base.node),
-            raw_ties=_ties(job.raw, raw_node),
+            base_ties=ties_of(job.base, base.node),
+            raw_ties=ties_of(job.raw, raw_node),
             raw_layer=job.raw.tree.nodes[raw_node].layer,
         )
 
@@ -211,6 +212,19 @@ class Scenes:
         with with_settings(adapter, self.job.raw.modules[raw_node], changes), suppress(Reached):
             self.run_again(look, wrong.phase != "forward")
         return seen[0] if seen else None
+
+    def _of_outputs(self) -> dict[str, Array]:
+        """What raw's loss sends back to what raw returns."""
+        seen: dict[str, Array] = {}
+        root = next((call.index for call in self.found.calls if call.parent < 0), -1)
+
+        def look(phase: str, role: str, call: int, name: str, value: Value) -> None:
+            if (phase, role, call) == ("backward", "output", root):
+                seen.setdefault(name or "0", np.array(value.numpy()))
+
+        if self.reference.arrivals:
+            self.run_again(look, True)
+        return seen
 
     def _repeats(self, base: Call) -> bool:
         """Whether a call of base returns the same once more, as far as this place can tell."""
@@ -345,7 +359,7 @@ def _siblings(live: LiveTree, node: int) -> dict[str, dict[str, Array]]:
     return {other.path: _own(live, other.index) for other in alike[:MOST_SIBLINGS]}
 
 
-def _ties(live: LiveTree, node: int) -> dict[str, tuple[str, ...]]:
+def ties_of(live: LiveTree, node: int) -> dict[str, tuple[str, ...]]:
     """Other paths under which the module's tensors are known."""
     own = live.tree.nodes[node]
     found: dict[str, tuple[str, ...]] = {}

@@ -24,7 +24,7 @@ from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
 from padiff.engine.lone_outputs import lone_outputs_of, with_lone_outputs
-from padiff.engine.ops_beside import named_by_ops, with_ops
+from padiff.engine.ops_beside import named_by_ops, ops_of_pairs, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
@@ -217,19 +217,25 @@ class Step:
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
         scenes = located.scenes
+        ops = ops_of_pairs(located.pairs, scenes.reference.trace, scenes.found, job.tolerance)
         done = StepComparison(
             self.step,
             scenes.reference.trace,
             scenes.found,
             located.pairs,
             tuple(comparisons),
-            (*located.unmatched, *told),
+            (*located.unmatched, *told, *ops.unmatched),
             located.alike,
+            ops=tuple(one for one in ops.comparisons if one.phase in wanted),
+            op_pairs=tuple(ops.pairs),
         )
         trees = (job.base.tree, job.raw.tree)
         found = with_lone_outputs(found, done, trees)
         first = None if found else find_divergence(done, trees)
-        return done, found if first is None else [explained_state(first, done, self.after)]
+        if first is not None:
+            found = [explained_state(first, done, self.after)]
+        done = with_ops(done, comparisons, diverged=bool(found))
+        return done, [named_by_ops(one, done) for one in found]
 
     def _fed(self, phases: str) -> Located:
         return localise(
@@ -242,6 +248,7 @@ class Step:
             twins=self.twins,
             tolerance=self.job.tolerance,
             backward=phases != "forward",
+            ops=self.base.ops,
         )
 
     def _fed_alone(self, phases: str) -> Located | None:

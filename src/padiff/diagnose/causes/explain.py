@@ -12,6 +12,7 @@ from padiff.diagnose.causes import (
     attention,
     layouts,
     linear,
+    losses,
     masks,
     norms,
     numerics,
@@ -55,6 +56,7 @@ ALIKE: tuple[Finder, ...] = (
     training.no_gradient,
     training.statistics,
     training.loss,
+    losses.cross_entropy,
     arithmetic.scale,
     arithmetic.scale_before_bias,
     arithmetic.bias,
@@ -147,4 +149,4 @@ def _asked(trial: Trial) -> Iterator[Finder]:
     elif trial.finite and trial.gap > 0 and trial.expected.ndim:
         yield from ALIKE
     elif trial.finite and trial.gap > 0:
-        yield from (training.loss,)
+        yield from (training.loss, losses.cross_entropy)

@@ -98,7 +98,7 @@ def _oriented(own: Array, weight: Array) -> Array | None:
 def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
     for path, weights in trial.scene.siblings.items():
         for other, tensor in weights.items():
-            if tensor.size == weight.size and tensor.size > 1:
+            if tensor.size == weight.size and tensor.size > 1 and float(weight.std()) > 0:  # zeros are everywhere
                 theirs = _oriented(tensor.astype(np.float64), weight)
                 if theirs is not None and gap(theirs, weight) <= _CLOSE * max(rms(theirs), 1e-30):
                     text = f"raw's {name} holds what base has in {path}.{other}"

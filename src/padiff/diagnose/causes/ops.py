@@ -22,7 +22,7 @@ REDUCTIONS = frozenset({"mean", "sum", "max", "min", "prod", "var", "std", "norm
 NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"})
 POOLS = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3))
 
-SURE = 0.93
+SURE = 0.85
 GENERIC = frozenset({"operands", "scale", "sign", "offset", "bias", "order", "transposed", "shape", "clamp", "zeroed"})
 """What may be said of many tensors, and follows from what was said of the first."""
 
@@ -56,6 +56,9 @@ _SILENT = frozenset(
 
 def causes_of_op(culprit: Culprit) -> tuple[Cause, ...]:
     """What was tried on the first tensors that differ, and what the op itself tells."""
+    if culprit.stopped and culprit.raw is not None:
+        text = f"raw does not follow gradients through {culprit.raw.call.kind}{_line(culprit.raw)}, base does"
+        return (Cause("no gradient", text, 0.96),)
     found = list(_tried(culprit))
     found += [cause for cause in _told(culprit) if cause.name not in {one.name for one in found}]
     return tuple(sorted(found, key=lambda cause: -cause.confidence))

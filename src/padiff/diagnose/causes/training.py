@@ -82,7 +82,7 @@ def straight_gradient(trial: Trial) -> Iterator[Cause]:
 
 def loss(trial: Trial) -> Iterator[Cause]:
     """One loss is the other times a count: a sum for a mean. Or each is something plain of what the model returned."""
-    if trial.scene.role != "loss" or trial.expected.size != 1:
+    if trial.scene.role != "loss" or trial.expected.size != 1 or trial.agree(trial.expected, trial.found):
         return
     base, raw = float(trial.expected.ravel()[0]), float(trial.found.ravel()[0])
     if not (math.isfinite(base) and math.isfinite(raw)):
