@@ -291,6 +291,9 @@ class PaddleAdapter:
 
     attach_in_backward = attach
 
+    def unseen(self) -> AbstractContextManager[None]:
+        return paddle_builtins.Unseen()
+
     def seen_again(self) -> AbstractContextManager[None]:
         return paddle_builtins.seen_again()
 

@@ -217,6 +217,10 @@ class TorchAdapter:
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=False)
 
+    def unseen(self) -> AbstractContextManager[Any]:
+        """Inside, nobody sees what is done: padiff's own work, amid the model's."""
+        return torch._C.DisableTorchFunction()
+
     def seen_again(self) -> AbstractContextManager[Any]:
         """Inside, a model that is run from a hook is seen as it is elsewhere."""
         return torch._C._EnableTorchFunction()
