@@ -217,6 +217,10 @@ class TorchAdapter:
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=False)
 
+    def seen_again(self) -> AbstractContextManager[Any]:
+        """Inside, a model that is run from a hook is seen as it is elsewhere."""
+        return torch._C._EnableTorchFunction()
+
     def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=True)
 
