@@ -380,6 +380,7 @@ class Step:
                 step=job.tolerance.narrow,
                 drift=self.drift,
                 runs=job.tolerance.runs,
+                kinks=self._kinks_matter(base_trace),
             )
             if self.noise is not None and differs_from_itself(
                 base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
@@ -397,6 +398,12 @@ class Step:
             set_apart(job.base, base_trace)
             set_apart(job.raw, raw_trace)
         return self._finished(base_trace, raw_trace)
+
+    def _kinks_matter(self, base: StepTrace) -> bool:
+        """Whether numbers that cross zero by rounding are put right: not where raw's gradients must be its own."""
+        job = self.job
+        rounds = job.tolerance.mode == "auto" and not job.tolerance.narrow
+        return rounds and job.optimizers is None and base.ran_backward
 
     def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
         """Raw beside what base did."""
@@ -457,8 +464,7 @@ class Step:
     def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
-        rounds = job.tolerance.mode == "auto" and not job.tolerance.narrow and job.optimizers is None
-        self.crossings = Crossings() if rounds and base.ran_backward else None
+        self.crossings = Crossings() if self._kinks_matter(base) else None
         self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise, self.crossings)
         return self.watcher
 
