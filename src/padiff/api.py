@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.dumping import TraceWriter
@@ -182,13 +184,20 @@ def pair_of_optimizers(
         if adapter is None:
             what = f"{name}: the function of the {side} model"
             _takes(optimizer, 0, what, "no argument", "it is to step and clear the gradients by itself")
+    theirs = {id(parameter) for parameter in raw.parameters().values()}
+    common = next((path for path, parameter in base.parameters().items() if id(parameter) in theirs), None)
+    if common is not None:
+        raise ArgumentError(
+            f"{name}: both models hold {common}, one and the same tensor, which two optimizers would step",
+            "compare with a copy of the model (copy.deepcopy)",
+        )
     return optimizers[0], optimizers[1]
 
 
 def check_steps(steps: Any) -> int:
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1:
         raise ArgumentError(f"steps is {steps!r}, expected a whole number of at least 1")
-    return steps
+    return int(steps)
 
 
 def plan_weights(

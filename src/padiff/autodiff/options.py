@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, NoReturn
 
+import numpy as np
+
 from padiff.api import check_steps
 from padiff.autodiff.roles import PLACES, take_models
 from padiff.capture.functions import ENVIRONMENT, named_in_environment
@@ -112,8 +114,9 @@ def _checked(
     optimizers: Any,
 ) -> Options:
     for name in ("auto_init", "single_step"):
-        if not isinstance(values[name], bool):
+        if not isinstance(values[name], (bool, np.bool_)):
             raise ArgumentError(f"{name} is {values[name]!r}, expected True or False")
+        values[name] = bool(values[name])
     if not isinstance(values["diff_phase"], str) or values["diff_phase"] not in PHASES:
         raise ArgumentError(f"diff_phase is {values['diff_phase']!r}, expected {', '.join(map(repr, PHASES))}")
     if values["diff_phase"] == "backward" and not values["single_step"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -130,6 +130,7 @@ class Recorder:
         if ops is not None and hasattr(live.adapter, "watch_ops"):
             self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
+        self._hidden: Callable[[], AbstractContextManager[Any]] = getattr(live.adapter, "unseen", nullcontext)
 
     @contextmanager
     def attached(self, nodes: frozenset[int], but: Any = None, *, compiled: bool = False) -> Iterator[None]:
@@ -361,7 +362,11 @@ class Recorder:
         return tuple(found)
 
     def tagged(self, name: str, value: Any) -> Any:
-        """The user marks a tensor."""
+        """The user marks a tensor, and goes on with what is returned."""
+        with self._hidden():  # we are in the model's own code, and what is done here is not its doing
+            return self._marked(name, value)
+
+    def _marked(self, name: str, value: Any) -> Any:
         self._tag(name, value)
         return value
 

@@ -291,6 +291,12 @@ class PaddleAdapter:
 
     attach_in_backward = attach
 
+    def unseen(self) -> AbstractContextManager[None]:
+        return paddle_builtins.Unseen()
+
+    def seen_again(self) -> AbstractContextManager[None]:
+        return paddle_builtins.seen_again()
+
     def written_as(self, module: Any) -> type | None:
         return module.written_as if isinstance(module, paddle_loaded.Part) else None
 

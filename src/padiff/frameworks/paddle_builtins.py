@@ -73,6 +73,18 @@ def watching_ops(watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> I
 
 
 @contextmanager
+def seen_again() -> Iterator[None]:
+    """Inside, what this thread calls is seen, though padiff calls it: a model that it runs."""
+    before, _watchers.unseen = _watchers.unseen, 0
+    _watchers.settle()
+    try:
+        yield
+    finally:
+        _watchers.unseen = before
+        _watchers.settle()
+
+
+@contextmanager
 def watching_writes(about_to_write: Callable[[Any], None]) -> Iterator[None]:
     """Inside, ``about_to_write`` is called with the tensors that an op of this thread may be about to write."""
     with replaced(_writing_ops()):

@@ -217,6 +217,14 @@ class TorchAdapter:
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=False)
 
+    def unseen(self) -> AbstractContextManager[Any]:
+        """Inside, nobody sees what is done: padiff's own work, amid the model's."""
+        return torch._C.DisableTorchFunction()
+
+    def seen_again(self) -> AbstractContextManager[Any]:
+        """Inside, a model that is run from a hook is seen as it is elsewhere."""
+        return torch._C._EnableTorchFunction()
+
     def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=True)
 
@@ -560,6 +568,8 @@ _IN_PLACE_OPERATORS = frozenset(
         "rshift",
     )
 ) | {"__setitem__", "__set__"}
+_BESIDE = frozenset({"grad", "requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks"})
+"""What a tensor has besides its elements: setting it writes nothing."""
 _ALWAYS = -1
 _positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
 
@@ -572,6 +582,8 @@ def _written_position(func: Any) -> int | None:
         name = getattr(func, "__name__", "")
         if isinstance(func, torch._ops.OpOverload):  # as graphs call them
             position: int | None = _ALWAYS if func._schema.is_mutable else None
+        elif name == "__set__" and getattr(func.__self__, "__name__", "") in _BESIDE:
+            position = None
         elif name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.startswith("__")):
             position = _ALWAYS
         else:
