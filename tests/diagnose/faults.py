@@ -104,6 +104,13 @@ def indices_zeroed(rng: Rng) -> dict[str, Any]:
 # ------------------------------------------------------------------ arithmetic
 
 
+@fault("off by one")
+def shifted_residual(rng: Rng) -> dict[str, Any]:
+    x, y = rng.normal(size=(2, 3, 9, 16))
+    shifted = np.concatenate([np.zeros((3, 1, 16)), y[:, :-1]], 1)
+    return plus(rng, x + y, x + shifted, around={"branch": y, "dropout": shifted})
+
+
 @fault("scale")
 def scaled(rng: Rng) -> dict[str, Any]:
     e = rng.normal(size=shape(rng)) + 0.3

@@ -94,6 +94,16 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     "another slice": ("slice", lambda m, x, g: x * x[:, :1].exp() * g, lambda m, x, g: x * x[:, 2:3].exp() * g),
     "another clamp": ("clamp", lambda m, x, g: x.clamp(-0.4, 0.4) * g, lambda m, x, g: x.clamp(-0.3, 0.3) * g),
     "a product for a sum": ("other op", lambda m, x, g: (x * g).exp(), lambda m, x, g: (x + g).exp()),
+    "a table the other way round": (
+        "transposed",
+        lambda m, x, g: x * (x[:, :, :6].exp() + x[:, :, :6].sin()).exp().mean(-1, keepdim=True) * g,
+        lambda m, x, g: x * (x[:, :, :6].exp() + x[:, :, :6].sin().mT).exp().mean(-1, keepdim=True) * g,
+    ),
+    "parts of another order": (
+        "head order",
+        lambda m, x, g: x * x.reshape(3, 6, 2, 4).chunk(2, -1)[0].flatten(2).exp().sum(-1, keepdim=True) * g,
+        lambda m, x, g: x * x.chunk(2, -1)[0].reshape(3, 6, 2, 2).flatten(2).exp().sum(-1, keepdim=True) * g,
+    ),
     "a mean for a maximum": (
         "reduction",
         lambda m, x, g: x * x.mean(1, keepdim=True).exp() * g,

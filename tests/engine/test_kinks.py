@@ -65,3 +65,22 @@ def test_without_a_kink_nothing_is_said() -> None:
     result = padiff.compare(model(False), model(True), x)
     assert result.aligned
     assert not any("kink" in note for note in result.notes)
+
+
+def test_base_on_a_kink_hides_no_fault() -> None:
+    """One row, and a number of base's own on a kink: shaken, base's gradients move as far as the fault does."""
+    for seed in (0, 1, 3, 6):
+        torch.manual_seed(seed)
+        x = torch.randn(1, 6)
+        base, raw = (
+            torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4), torch.nn.ReLU())
+            for _ in range(2)
+        )
+        with torch.no_grad():
+            base[0].bias[2] -= base[0](x)[0, 2]
+        assert padiff.compare(base, raw, x).aligned
+        raw[0].weight.register_hook(lambda gradient: gradient * 1.5)
+        divergence = padiff.compare(base, raw, x).divergence
+        assert divergence is not None
+        assert (divergence.raw_path, divergence.phase) == ("0", "gradient")
+        assert divergence.causes[0].name == "scale"

@@ -94,6 +94,20 @@ def lines_between(before: Call | None, after: Call | None) -> tuple[SourceLine, 
     return source_lines(Frame(start.file, line, start.function) for line in range(start.line, end.line + 1))
 
 
+def given_otherwise(step: StepComparison, first: Divergence) -> Divergence | None:
+    """The models themselves, where they were given inputs of different shapes, and the call that is to blame was given
+    such for that alone: it could not be fed base's."""
+
+    def shape_of(call: int) -> Comparison | None:
+        inputs = (c for c in step.comparisons if (c.phase, c.role, c.raw_call) == ("forward", "input", call))
+        told = next(inputs, None)
+        return told if told is not None and told.outcome.reason == "shape" else None
+
+    root = next((raw for _, raw in step.pairs if raw.parent < 0), None)
+    given = None if root is None or first.phase != "forward" else shape_of(root.index)
+    return None if given is None or shape_of(first.raw_call) is None else _at_first(step, [given])
+
+
 # ------------------------------------------------------------------ loss and backward
 
 

@@ -9,6 +9,9 @@ from padiff.records import Comparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
+COARSE = 1e-2
+"""Gradients that are further apart, relative to them, are not believed to be rounding at once: where base's own numbers
+lie on a kink, shaking it moves gradients by any amount, and so much is allowed there."""
 GROWN = 100.0
 """Up to how many times the predicted noise may grow when no call adds anything by itself."""
 
@@ -27,7 +30,11 @@ def _suspicious(comparison: Comparison) -> bool:
     if not outcome.agrees:
         return True
     ratio, numbers = outcome.ratio, outcome.numbers
-    if ratio is None or numbers is None or ratio <= SUSPICIOUS:
+    if ratio is None or numbers is None:
+        return False
+    if comparison.phase in ("backward", "gradient") and numbers.rmse > COARSE * numbers.base_rms:
+        return True
+    if ratio <= SUSPICIOUS:
         return False
     return comparison.role == "output" and numbers.rmse > 1e-6 * numbers.base_rms
 

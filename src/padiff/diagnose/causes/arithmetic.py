@@ -169,8 +169,26 @@ def another_residual(trial: Trial) -> Iterator[Cause]:
             left_out = _left_out(trial, right, wrong, raw)
             if left_out is None and gap(trial.found, raw) <= 1e-6 * rms(raw):
                 continue  # that raw's tensor is itself says nothing
+            steps = _steps(base, raw)
+            if left_out is None and steps is not None:
+                text = f"{wrong}, which raw adds, is {right}, which base adds, {steps[0]:+d} along axis {steps[1]}"
+                yield Cause("off by one", text, 0.94)
+                return
             yield left_out or Cause("misplaced residual", f"raw adds {wrong} where base adds {right}", 0.93)
             return
+
+
+def _steps(base: Array, raw: Array) -> tuple[int, int] | None:
+    """By how many places, along which axis, one tensor is another moved on; whatever stands where it began."""
+    for axis in range(base.ndim):
+        for step in (1, -1):
+            if base.shape[axis] < 4:
+                continue
+            one, other = np.moveaxis(base, axis, 0), np.moveaxis(raw, axis, 0)
+            here, there = (one[:-1], other[1:]) if step > 0 else (one[1:], other[:-1])
+            if rms(here) > 0 and gap(here, there) <= 1e-6 * rms(here) < 1e-3 * gap(one, other):
+                return step, axis
+    return None
 
 
 def _left_out(trial: Trial, right: str, wrong: str, raw: Array) -> Cause | None:

@@ -13,7 +13,7 @@ from padiff.diagnose.likes import Event, Likes
 from padiff.diagnose.own_code import Culprit
 from padiff.diagnose.scene import Scene
 from padiff.diagnose.stages import Stage, stages
-from padiff.records import Array, Call, Cause, Tolerance
+from padiff.records import Array, Call, Cause, Slot, Tolerance
 
 ACTIVATIONS = frozenset(
     ("relu", "gelu", "silu", "sigmoid", "tanh", "softplus", "leaky_relu", "elu", "hardswish", "mish", "glu", "softmax")
@@ -165,6 +165,10 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
     )
     if alike:
         yield from _options(base, raw)
+        shapes = next(((a, b) for a, b in zip(_shapes(ours), _shapes(theirs), strict=True) if a != b), None)
+        if shapes is not None:
+            text = f"{base.call.kind} is given the same numbers as {shapes[0]} in base and as {shapes[1]} in raw"
+            yield Cause("head order" if base.thing == "split" else "shape", text, 0.85)
         return
     mine = [set(likes.of(0, slot.tensor)) for slot in ours]
     if len(ours) == len(theirs) and all(any(slot.tensor in same for same in mine) for slot in theirs):
@@ -175,13 +179,25 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
     if told[0] != told[1]:
         yield Cause("operands", f"base gives {base.call.kind} {told[0]}, raw {told[1]}", 0.7, tested=False)
         return
-    moves = [_moves(likes, side, event) for side, event in ((0, base), (1, raw))]
-    if moves[0] != moves[1] and "split" in moves[0] + moves[1]:
-        text = f"both take parts of {told[0]}: base by {', '.join(moves[0])}; raw by {', '.join(moves[1])}"
-        yield Cause("head order", text, 0.8, tested=False)
-    elif moves[0] != moves[1]:
-        text = f"{told[0]} comes by {', '.join(moves[0])} in base, by {', '.join(moves[1])} in raw"
-        yield Cause("order", text, 0.7, tested=False)
+    for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        moves = [_moves(likes, side, slot.tensor) for side, slot in ((0, one), (1, other))]
+        if other.tensor not in likes.of(0, one.tensor) and moves[0] != moves[1]:
+            yield _moved(_name(likes, 0, ours[place].tensor), *moves)
+            return
+
+
+def _shapes(slots: tuple[Slot, ...]) -> list[list[int]]:
+    return [list(slot.value.shape) for slot in slots]
+
+
+def _moved(name: str, base: list[str], raw: list[str]) -> Cause:
+    """The same tensor, put elsewhere in another way."""
+    words = [", ".join(moves) or "nothing" for moves in (base, raw)]
+    text = f"{name} is put elsewhere by {words[0]} in base and by {words[1]} in raw"
+    if "split" in (*base, *raw):
+        return Cause("head order", text, 0.8, tested=False)
+    turned = [[move for move in moves if move != "transpose"] for moves in (base, raw)]
+    return Cause("transposed" if turned[0] == turned[1] else "order", text, 0.75, tested=False)
 
 
 def _change(base: str, raw: str) -> str:
@@ -254,7 +270,5 @@ def _movers(likes: Likes, side: int, tensor: int) -> list[Event]:
     return found
 
 
-def _moves(likes: Likes, side: int, event: Event) -> list[str]:
-    """How what the op is given first was put elsewhere before."""
-    given = event.call.inputs
-    return [maker.thing for maker in reversed(_movers(likes, side, given[0].tensor))] if given else []
+def _moves(likes: Likes, side: int, tensor: int) -> list[str]:
+    return [maker.thing for maker in reversed(_movers(likes, side, tensor))]
