@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import statistics
 from collections.abc import Callable, Iterator
@@ -43,13 +44,32 @@ def run(repeat: int, toy: bool) -> list[Row]:
 
 
 def _row(name: str, case: Case, pair: Pair, what: Callable[[Pair], None], target: Target, repeat: int) -> Row:
-    what(pair)
+    calls = _calls(pair, what)  # and warm: imports, kernels, caches
     plain(pair)
     rounds = [(seconds(plain, pair), seconds(what, pair), seconds(plain, pair)) for _ in range(repeat)]
     ratio = statistics.median(ours / min(one, other) for one, ours, other in rounds)
     middle = [1e3 * statistics.median(column) for column in zip(*rounds, strict=True)]
-    facts = f"plain {min(middle[0], middle[2]):.0f} ms, ours {middle[1]:.0f} ms"
+    facts = f"plain {min(middle[0], middle[2]):.0f} ms, ours {middle[1]:.0f} ms; base called {calls[0]}, raw {calls[1]}"
     return Row(name, case.name, f"{ratio:.2f}", target, facts, ratio)
+
+
+def _calls(pair: Pair, what: Callable[[Pair], None]) -> tuple[int, int]:
+    """How often each model is called, be it with backward or without, to its end or not."""
+    counted = [0, 0]
+
+    def called(side: int, *_: Any) -> None:
+        counted[side] += 1
+
+    handles = [
+        model.register_forward_pre_hook(functools.partial(called, side))
+        for side, model in enumerate((pair.torch_model, pair.paddle_model))
+    ]
+    try:
+        what(pair)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counted[0], counted[1]
 
 
 def aligned(pair: Pair) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import padiff
-from tests.twins import FRAMEWORKS, PAIRS, after, batch, net, sgd
+from tests.twins import FRAMEWORKS, PAIRS, after, batch, net, read, sgd, write
 
 CASES = [("torch", "torch"), ("torch", "paddle"), ("paddle", "torch")]
 
@@ -164,6 +164,8 @@ def shaped(framework: str, **options: Any) -> Any:
     plain = {"bias": False} if framework == "torch" else {"bias_attr": False}
     module: Any = nn.Module if framework == "torch" else nn.Layer
 
+    adapted = options.get("adapted", True)
+
     class LowRank(module):
         def __init__(self, inner: Any) -> None:
             super().__init__()
@@ -178,7 +180,7 @@ def shaped(framework: str, **options: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.first, self.cell, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-            self.adapted = LowRank(nn.Linear(6, 6))
+            self.adapted = LowRank(nn.Linear(6, 6)) if adapted else nn.Linear(6, 6)
             self.tied = self.first
 
         def forward(self, x: Any) -> Any:
@@ -208,6 +210,23 @@ def test_loops_adapters_and_shared_weights(base: str, raw: str) -> None:
         parameter.requires_grad_(True) if raw == "torch" else setattr(parameter, "stop_gradient", False)
     found = place(padiff.compare(shaped(base), other, batch(), loss=squared))
     assert found == ("adapted.base_layer", "adapted.base_layer", "gradient")
+
+
+@pytest.mark.parametrize(("base", "raw"), CASES)
+def test_an_adapter_on_one_side_only(base: str, raw: str) -> None:
+    """It keeps what it holds: nothing at first, when the models compute the same, and later what makes them differ."""
+    for swapped in (False, True):
+        one, other = shaped(base, adapted=swapped), shaped(raw, adapted=not swapped)
+        wrapped = (one if swapped else other).adapted
+        freeze((other if swapped else one).adapted.parameters())
+        write(wrapped.up.weight, 0 * read(wrapped.up.weight))
+        result = padiff.compare(one, other, batch(), loss=squared)
+        assert result.aligned, str(result)
+        write(wrapped.up.weight, read(wrapped.up.weight) + 0.1)
+        found = padiff.compare(one, other, batch(), loss=squared).divergence
+        assert found is not None
+        assert found.phase == "forward"
+        assert "adapted" in str(found.causes[0])
 
 
 @pytest.mark.parametrize(("base", "raw"), PAIRS)

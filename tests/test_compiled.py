@@ -211,13 +211,22 @@ class Calls(torch.nn.Module):
         super().__init__()
         self.cell, self.inner, self.drop = torch.nn.Linear(6, 6), Inner(factor), torch.nn.Dropout(0.4)
         self.rnn = torch.nn.LSTM(6, 6, batch_first=True)
-        self.act = torch.nn.ReLU(inplace=True)
+        self.act, self.norm = torch.nn.ReLU(inplace=True), RootNorm()
 
     def forward(self, x: Any, *, scale: Any) -> Any:
         x = self.cell(torch.tanh(self.cell(x)))
+        x = x + self.norm(x)
         one, other, _ = self.inner(other=x * 2, x=x)
         series, _ = self.rnn(self.drop(one)[:, None])
         return {"first": self.act(series[:, 0] + other) * scale, "second": one}
+
+
+class RootNorm(torch.nn.Module):
+    """Casts to what it is already: the graph has it that others take what it cast."""
+
+    def forward(self, x: Any) -> Any:
+        x = x.to(torch.float32)
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
 
 class Inner(torch.nn.Module):

@@ -242,3 +242,53 @@ def test_where_names_do_not_tell_the_exception_comes_before_the_weights() -> Non
     with pytest.raises(Failed, match="early") as caught:
         padiff.compare(Apart(), Fused(), batch())
     assert "raised by the raw model Fused (torch)" in caught.value.__notes__[0]
+
+
+class Renamed(paddle.nn.Layer):
+    """Twenty layers in a row, under names that say nothing and defined the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for place in range(LAYERS):
+            self.add_sublayer(f"layer_{chr(ord('z') - place)}", paddle.nn.Linear(6, 6 if place < LAYERS - 1 else 7))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.children():
+            x = paddle.tanh(layer(x))
+        return x
+
+
+class Plain(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(LAYERS - 1))
+        self.head = torch.nn.Linear(6, 7)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.body:
+            x = torch.tanh(layer(x))
+        return torch.tanh(self.head(x))
+
+
+@pytest.mark.parametrize("side", ["raw", "base"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_models_built_differently(side: str, wrong: bool) -> None:
+    """Names don't tell how to fill raw: what was used before the exception does, and the sixteen are compared."""
+    one, other = Plain(), Renamed()
+    assert padiff.compare(one, other, batch()).aligned
+    layers = list(other.children())
+    fails(layers[AT] if side == "raw" else one.body[AT])
+    if wrong:
+        after(layers[5], lambda out: out * 1.01)
+    error, result = raised(one, other, batch())
+    found = result.interruption
+    assert found is not None
+    assert (found.side, found.where) == (side, "forward")
+    assert found.agreed + found.differed == AT
+    if not wrong:
+        assert result.divergence is None
+        assert found.agreed == AT
+    else:
+        assert result.divergence is not None
+        assert (result.divergence.base_path, result.divergence.raw_path) == ("body.5", "layer_u")
+    assert "run first" not in error.__notes__[0]

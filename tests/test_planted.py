@@ -149,6 +149,18 @@ def test_one_model_returns_more(
 
 
 @pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: x[:5]], ids=["values", "shape"])
+def test_inputs_that_are_no_pair(frameworks: tuple[str, str], change: Any) -> None:
+    """No layer is to blame for what the models were given."""
+    base, raw = twins(*frameworks)
+    pair = ({"x": batch()}, {"x": change(batch())})
+    found = padiff.compare(base, raw, pair, weights="keep", tolerance=TOLERANCE).divergence
+    assert found is not None
+    assert (found.base_path, found.raw_path, found.phase, found.role) == ("", "", "forward", "input")
+    assert found.note == "the two models were given different inputs"
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
 def test_loss(frameworks: tuple[str, str]) -> None:
     base, raw = twins(*frameworks)
     result = padiff.compare(
@@ -158,6 +170,68 @@ def test_loss(frameworks: tuple[str, str]) -> None:
     assert found is not None
     assert (found.base_path, found.role, found.phase) == ("", "loss", "forward")
     assert "loss" in found.note
+
+
+def before_a_norm(framework: str) -> Any:
+    """A bias that the norm after it takes out again: its gradient is zero, but for rounding."""
+    if framework == "torch":
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+    return paddle.nn.Sequential(paddle.nn.Linear(6, 8), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 2))
+
+
+def test_whole_steps_along_no_gradient_are_told_from_an_optimizer_at_fault() -> None:
+    def found(rate: float) -> Any:
+        base, raw = before_a_norm("torch"), before_a_norm("paddle")
+        result = padiff.compare(
+            base,
+            raw,
+            batch(),
+            loss=lambda out: (out * out).mean(),
+            optimizers=(adam(base, 1e-8, 0.01), adam(raw, 1e-8, rate)),
+            tolerance=TOLERANCE,
+        )
+        assert result.divergence is not None
+        return result.divergence
+
+    noise = found(0.01)
+    assert (noise.raw_path, noise.phase, noise.comparison.name) == ("0", "weight", "bias")
+    assert "the gradient there is what rounding leaves of zero" in noise.note
+    fault = found(0.02)
+    assert (fault.raw_path, fault.phase, fault.comparison.name) == ("0", "weight", "weight")
+    assert fault.note.endswith("look at the optimizer")
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_gradients_that_one_function_leaves_behind(frameworks: tuple[str, str]) -> None:
+    base, raw = twins(*frameworks)
+    optimizers = sgd(base), sgd(raw)
+
+    def step_and_clear() -> None:
+        optimizers[0].step()
+        optimizers[0].zero_grad() if is_torch(base) else optimizers[0].clear_grad()
+
+    functions = (step_and_clear, optimizers[1].step)
+    result = padiff.compare(base, raw, batch(), optimizers=functions, steps=3, weights="keep", tolerance=TOLERANCE)
+    assert result.divergence is not None
+    assert (result.divergence.step, result.divergence.phase) == (1, "gradient")
+    assert any("the optimizer's function of raw leaves gradients behind" in note for note in result.notes)
+
+
+def test_gradients_clipped_by_one_optimizer_are_no_other_rate() -> None:
+    base, raw = twins("torch", "paddle")
+    clip = paddle.nn.ClipGradByGlobalNorm(0.03)
+    optimizers = sgd(base), paddle.optimizer.SGD(0.1, parameters=raw.parameters(), grad_clip=clip)
+    found = padiff.compare(
+        base,
+        raw,
+        batch(),
+        loss=lambda out: (out * out).mean(),
+        optimizers=optimizers,
+        weights="keep",
+        tolerance=TOLERANCE,
+    ).divergence
+    assert found is not None
+    assert (found.phase, found.causes[0].name) == ("weight", "gradient clipping")
 
 
 OPTIMIZERS = {

@@ -171,7 +171,7 @@ def sgd(model: Any, lr: float = 0.1, weight_decay: float = 0.0) -> Any:
     return paddle.optimizer.SGD(lr, parameters=model.parameters(), weight_decay=weight_decay or None)
 
 
-def adam(model: Any, eps: float = 1e-3) -> Any:
+def adam(model: Any, eps: float = 1e-3, lr: float = 0.01) -> Any:
     if isinstance(model, torch.nn.Module):
-        return torch.optim.Adam(model.parameters(), lr=0.01, eps=eps)
-    return paddle.optimizer.Adam(0.01, parameters=model.parameters(), epsilon=eps)
+        return torch.optim.Adam(model.parameters(), lr=lr, eps=eps)
+    return paddle.optimizer.Adam(lr, parameters=model.parameters(), epsilon=eps)

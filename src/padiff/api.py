@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from padiff.capture.session import check_arguments
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.dumping import TraceWriter
@@ -42,6 +44,7 @@ def compare(
     tolerance: str | tuple[float, float] | Calibration | Tolerance = "auto",
     phase: Literal["forward", "both"] = "both",
     level: Literal["module", "op"] = "module",
+    ops: Literal["own", "all"] = "own",
     rules: Mapping[str, Any] | None = None,
     randomness: Literal["replay", "own"] = "replay",
     dump: str | Path | None = None,
@@ -51,7 +54,8 @@ def compare(
 
     ``base`` is trusted, ``raw`` is examined; base's weights are copied into raw first unless ``weights="keep"``.
     ``randomness="replay"`` gives raw what base drew (dropout, noise, samples); ``"own"`` lets each draw for itself.
-    ``level="op"`` compares what the modules' own code calls as well, function by function.
+    ``level="op"`` compares what the modules' own code calls as well, function by function; with ``ops="all"`` also what
+    the framework's own layers call.
     ``dump`` is a folder in which both leave what they did, as dumps ``base`` and ``raw``; earlier ones are replaced.
     ``progress`` shows a bar on stderr when it takes over a second: always, never, or by default on a terminal.
     """
@@ -59,6 +63,9 @@ def compare(
     _choice("phase", phase, ("forward", "both"))
     _choice("randomness", randomness, ("replay", "own"))
     _choice("level", level, ("module", "op"))
+    _choice("ops", ops, ("own", "all"))
+    if ops == "all" and level != "op":
+        raise ArgumentError(f'ops is "all", but level is {level!r}: no op would be compared', 'level="op"')
     base_live = module_tree(adapter_of_model(base, "base"), base)
     raw_live = module_tree(adapter_of_model(raw, "raw"), raw)
     module_rules, weight_rules = rules_of(rules, base_live, raw_live)
@@ -75,7 +82,7 @@ def compare(
         rules=module_rules,
         weight_rules=weight_rules,
         randomness=randomness,
-        ops=level == "op",
+        ops=ops if level == "op" else None,
     )
     job = with_widths(job)
     for live, side, arguments in zip((base_live, raw_live), ("base", "raw"), job.arguments(), strict=True):
@@ -177,13 +184,20 @@ def pair_of_optimizers(
         if adapter is None:
             what = f"{name}: the function of the {side} model"
             _takes(optimizer, 0, what, "no argument", "it is to step and clear the gradients by itself")
+    theirs = {id(parameter) for parameter in raw.parameters().values()}
+    common = next((path for path, parameter in base.parameters().items() if id(parameter) in theirs), None)
+    if common is not None:
+        raise ArgumentError(
+            f"{name}: both models hold {common}, one and the same tensor, which two optimizers would step",
+            "compare with a copy of the model (copy.deepcopy)",
+        )
     return optimizers[0], optimizers[1]
 
 
 def check_steps(steps: Any) -> int:
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 1:
         raise ArgumentError(f"steps is {steps!r}, expected a whole number of at least 1")
-    return steps
+    return int(steps)
 
 
 def plan_weights(

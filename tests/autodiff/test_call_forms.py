@@ -299,6 +299,20 @@ def test_without_the_map_that_pair_is_found_by_the_order_of_use() -> None:
     assert assign_weight(*swapped_pair()) is True
 
 
+def test_numbers_and_switches_of_numpy_are_taken() -> None:
+    inp = ({"x": np.ones((3, 100), "float32")},) * 2
+    options = {"atol": np.float32(1e-4), "steps": np.int64(1), "single_step": np.bool_(False)}
+    assert auto_diff(SimpleModule(), SimpleLayer(), inp, **options) is True
+
+
+def test_a_layer_map_says_what_it_holds() -> None:
+    module, layer = SimpleModule(), SimpleLayer()
+    layer_map = LayerMap()
+    layer_map.map = {module.linear1: layer.linear1}
+    layer_map.ignore(module.act)
+    assert repr(layer_map) == "LayerMap(1 pair, 1 ignored)"
+
+
 @pytest.mark.parametrize("nothing", [None, {}, LayerMap()])
 def test_an_empty_layer_map_says_nothing(nothing: Any) -> None:
     models = SimpleModule(), SimpleLayer()

@@ -83,6 +83,17 @@ def test_base_and_what_was_overwritten_in_one_line(auto_init: bool, log: Log) ->
     assert ("no weights were overwritten" in line) is not auto_init
 
 
+def test_what_is_not_written_is_not_counted(log: Log) -> None:
+    base, raw = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3, bias=False)
+    base.register_buffer("order", torch.tensor([2, 0, 1]))
+    raw.register_buffer("order", torch.tensor([0, 1, 2]))
+    assert assign_weight(base, raw) is True
+    lines = log()
+    assert "    left as raw makes them: 1 buffer (order)" in lines
+    assert lines[-1].endswith(": 1 tensor of raw_model was overwritten")
+    assert raw.order.tolist() == [0, 1, 2]
+
+
 def test_the_folder_is_made_only_when_something_is_written(own_folder: Path) -> None:
     assert auto_diff(SimpleModule(), SimpleLayer(), inputs(), atol=1e-4) is True
     assert not list(own_folder.iterdir())
@@ -123,6 +134,15 @@ def test_in_single_step_the_layers_outputs_tell(log: Log) -> None:
     assert auto_diff(module, layer, inputs(), atol=1e-4, single_step=True, diff_phase="forward") is False
     (line,) = [line for line in log() if line.startswith("Max elementwise output diff is ")]
     assert float(line.rpartition(" ")[2]) == pytest.approx(1, abs=1e-4)
+
+
+def test_of_several_calls_the_one_is_named(log: Log) -> None:
+    base, raw = (torch.nn.Sequential(*(one,) * 3) for one in (torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)))
+    calls = itertools.count()
+    raw[0].register_forward_hook(lambda _, __, out: out + 1 if next(calls) % 3 == 1 else out)
+    array = np.ones((2, 4), "float32")
+    assert auto_diff(base, raw, ((array,), (array,)), atol=1e-4) is False
+    assert "    It is call 2 of the 3 of this layer" in log()
 
 
 def test_causes_are_named(log: Log) -> None:

@@ -10,6 +10,8 @@ import torch
 
 from padiff import auto_diff
 from tests.autodiff.conftest import Log
+from tests.own_code import batch as own_batch
+from tests.own_code import model as own_model
 from tests.test_planted import PAIRS, PLANTS, Plant, twins
 from tests.twins import adam, batch, read
 
@@ -98,3 +100,34 @@ def test_a_model_runs_once_unless_it_draws(draws: bool, runs: tuple[int, int]) -
     raw.register_forward_hook(lambda *_: calls.append("raw"))
     assert auto_diff(base, raw, both(), single_step=True, atol=1e-6, rtol=1e-5) is True
     assert (calls.count("base"), calls.count("raw")) == runs
+
+
+def own_code() -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"x": own_batch()}, {"x": own_batch()}
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("phase", ["forward", "both"])
+def test_ops_are_compared(frameworks: tuple[str, str], phase: str, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for switch in ("OFF", "ON", "ALL"):
+        monkeypatch.setenv("PADIFF_API_CHECK", switch)
+        base, raw = (own_model(framework) for framework in frameworks)
+        bounds: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-4, "diff_phase": phase}
+        assert auto_diff(base_model=base, raw_model=raw, inputs=own_code(), single_step=True, **bounds) is True
+        compared = [line for line in log() if "stage compared" in line]
+        counts.append([int(line.partition("(")[2].split()[0]) for line in compared])
+    assert len(counts[0]) == (1 if phase == "forward" else 2)
+    assert all(none < own for none, own in zip(counts[0], counts[1], strict=True)), counts
+    assert counts[1][0] < counts[2][0], counts
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_an_op_is_named(frameworks: tuple[str, str], log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PADIFF_API_CHECK", "ON")
+    base, raw = own_model(frameworks[0]), own_model(frameworks[1], "axis")
+    bounds: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-4}
+    assert auto_diff(base_model=base, raw_model=raw, inputs=own_code(), single_step=True, **bounds) is False
+    lines = log()
+    assert any(line.strip() == f"weights = {frameworks[0]}.nn.functional.softmax(scores, -1)" for line in lines), lines
+    assert any(line.strip() == f"weights = {frameworks[1]}.nn.functional.softmax(scores, -2)" for line in lines), lines

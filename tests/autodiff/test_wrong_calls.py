@@ -34,6 +34,11 @@ def call(*more: Any, **options: Any) -> Callable[[], Any]:
     return lambda: auto_diff(SimpleModule(), SimpleLayer(), *(more or (INPUTS,)), **options)
 
 
+def optimizers_of_one(model: SimpleModule) -> Any:
+    pair = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
+    return auto_diff(model, model, INPUTS, optimizers=pair)
+
+
 def with_losses(*losses: Any) -> Callable[[], Any]:
     return call(loss_fns=losses)
 
@@ -211,6 +216,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[PadiffError], list[str]]] = {
         lambda: auto_diff(SimpleLayer(), SimpleModule(), INPUTS, True, optimizer=[torch_sgd(), paddle_sgd()]),
         ArgumentError,
         ["optimizers", "base model (torch)", "a paddle optimizer"],
+    ),
+    "optimizers of models that share a layer": (
+        lambda: optimizers_of_one(SimpleModule()),
+        ArgumentError,
+        ["optimizers: both models hold linear1.weight", "copy.deepcopy"],
     ),
     "something that is no optimizer": (
         lambda: auto_diff(SimpleModule(), SimpleLayer(), INPUTS, optimizers=[torch_sgd(), "sgd"]),

@@ -118,6 +118,17 @@ def test_a_fault_before_the_kink_is_named() -> None:
     assert (result.divergence.raw_path, result.divergence.phase) == ("0", "gradient")
 
 
+def test_what_jumps_when_base_is_shaken_is_no_noise() -> None:
+    x = np.random.default_rng(0).uniform(-1.0, 1.0, size=(20_000, 4)).astype("float32")
+    x[:30, 1] = on_the_kink()[11, 1]
+    base, raw = torch_model(False), torch_model(False)
+    assert padiff.compare(base, raw, x).aligned
+    raw[0].weight.register_hook(lambda gradient: gradient * 1.005)
+    result = padiff.compare(base, raw, x)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("0", "gradient")
+
+
 def test_a_jump_where_nothing_crossed_is_a_fault() -> None:
     def cut(gradient: Any) -> Any:
         gradient = gradient.clone()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import padiff
+from padiff.engine.moments import few_of
 from tests.twins import PAIRS, batch, net
 
 Make = Callable[[Any], Any]
@@ -110,3 +111,10 @@ def test_moments_in_dumps_agree(frameworks: tuple[str, str], every: int, tmp_pat
     assert names == {"", "moment1", "moment2"}
     held = padiff.load(tmp_path / "b").step(0)
     assert set(held.moments["moment1"]) == set(held.weights)
+
+
+def test_dumps_of_large_models_hold_few_moments() -> None:
+    sizes = {"norm": 1000, "bias": 4000, "first": 10**6, "second": 10**6}
+    assert few_of(sizes, 2) == {"norm", "bias"}
+    assert few_of({path: size // 100 for path, size in sizes.items()}, 2) == set(sizes)
+    assert few_of({f"w{n}": 10**5 for n in range(100)}, 2) == {"w0", "w1"}

@@ -11,6 +11,8 @@ import torch
 
 import padiff
 from tests.own_code import MODELS, batch, model
+from tests.randomness.models import KINDS, data
+from tests.randomness.models import net as drawing
 from tests.test_own_code import RIGHT, WRONG, thing
 from tests.twins import PAIRS
 
@@ -118,3 +120,25 @@ def test_modules_that_are_left_out_leave_their_ops_out(tmp_path: Path) -> None:
     recorded(model("torch"), tmp_path / "a", level="op", only=["second"])
     calls = padiff.load(tmp_path / "a").step(0).calls
     assert {call.path for call in calls if call.ops} == {"second"}
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_ops_that_draw(base: str, raw: str, tmp_path: Path) -> None:
+    def trained(framework: str, to: Path, **options: Any) -> None:
+        net = drawing(framework, KINDS["two dropouts"])
+        net.p = 0.3  # it looks as if it drew
+        x = torch.from_numpy(data()) if framework == "torch" else paddle.to_tensor(data())
+        with padiff.capture(net, to, level="op", **options):
+            for _ in range(2):
+                net(x).square().mean().backward()
+
+    trained(base, tmp_path / "a")
+    for step in padiff.load(tmp_path / "a").steps:
+        made = {slot.tensor for call in step.calls for op in call.ops for slot in op.outputs}
+        assert made and made <= {int(number) for number in step.noise["tensors"]}
+        assert "repeats" not in step.extra
+    trained(raw, tmp_path / "b", base=tmp_path / "a")
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.aligned, str(result)
+    assert result.replayed == 4
+    assert len({one.raw_path for one in result.comparisons if one.raw_path.startswith("/dropout")}) == 2

@@ -146,3 +146,24 @@ def test_a_planted_bug_is_named(place: str) -> None:
     result = padiff.compare(base, raw, (x,), weights="keep")
     assert result.divergence is not None
     assert result.divergence.raw_path == place
+
+
+@pytest.mark.parametrize(("place", "aligned"), [("first", True), ("norm", False)])
+def test_products_may_be_made_of_narrower_numbers(place: str, aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32 explains what a product is off by, and nothing else."""
+    monkeypatch.setattr(TorchAdapter, "product_dtype", lambda *_: "tf32")
+    base, raw, x = twins()
+    padiff.assign_weight(base, raw)
+    with torch.no_grad():
+        raw.get_submodule(place).weight.mul_(1 + 2.0**-12 * torch.randn(raw.get_submodule(place).weight.shape))
+    result = padiff.compare(base, raw, (x,), weights="keep")
+    assert result.aligned == aligned, str(result)
+    if aligned:
+        assert "precision" in result.notes[0]
+    else:
+        assert result.divergence is not None
+        assert result.divergence.raw_path == place
+
+
+def test_models_on_the_host_multiply_as_they_are() -> None:
+    assert ADAPTER.product_dtype(Net()) is None

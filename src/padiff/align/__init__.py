@@ -10,4 +10,5 @@ from padiff.align.op_names import MOVING as MOVING
 from padiff.align.op_names import UNDETERMINED as UNDETERMINED
 from padiff.align.op_names import same_thing as same_thing
 from padiff.align.ops import pair_ops as pair_ops
+from padiff.align.slots import name_of as name_of
 from padiff.align.slots import pair_slots as pair_slots

@@ -63,6 +63,12 @@ def _may_be(base: Slot, raw: Slot) -> bool:
     return not words or math.prod(base.value.shape) == math.prod(raw.value.shape)
 
 
+def name_of(base: Slot, raw: Slot) -> str:
+    """What to call a pair: as raw does, or as base does where raw's name is empty or says nothing."""
+    named = [slot.name for slot in (raw, base) if not slot.name.startswith(UNORDERED)]
+    return next((name for name in named if name), "")
+
+
 def _by_values(base: Sequence[Slot], raw: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
     """Where nothing tells what is what but what it holds: of equal shapes the likest first. What is left over was only
     seen on one side, and is no finding."""

@@ -22,6 +22,10 @@ class LayerMap:
         self._ignored: list[Any] = []
         self._ignored_whole: list[Any] = []
 
+    def __repr__(self) -> str:
+        ignored = len(self._ignored) + len(self._ignored_whole)
+        return f"LayerMap({count(len(self.map), 'pair')}, {ignored} ignored)"
+
     def ignore(self, layer: Any) -> None:
         """Leave this layer out; what is inside it still counts."""
         adapter_of_model(layer, "layer")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, NoReturn
 
+import numpy as np
+
 from padiff.api import check_steps
 from padiff.autodiff.roles import PLACES, take_models
 from padiff.capture.functions import ENVIRONMENT, named_in_environment
@@ -71,8 +73,8 @@ class Options:
     diff_phase: Literal["forward", "backward", "both"]
     single_step: bool
     steps: int
-    ops: bool
-    """Whether ops are compared, too."""
+    ops: Literal["own", "all"] | None
+    """Whether ops are compared, too, and those of the framework's own layers."""
     notes: tuple[str, ...]
 
     @property
@@ -112,8 +114,9 @@ def _checked(
     optimizers: Any,
 ) -> Options:
     for name in ("auto_init", "single_step"):
-        if not isinstance(values[name], bool):
+        if not isinstance(values[name], (bool, np.bool_)):
             raise ArgumentError(f"{name} is {values[name]!r}, expected True or False")
+        values[name] = bool(values[name])
     if not isinstance(values["diff_phase"], str) or values["diff_phase"] not in PHASES:
         raise ArgumentError(f"diff_phase is {values['diff_phase']!r}, expected {', '.join(map(repr, PHASES))}")
     if values["diff_phase"] == "backward" and not values["single_step"]:
@@ -130,9 +133,12 @@ def _checked(
     if optimizers is not None and values["diff_phase"] == "forward":
         notes.append('diff_phase="forward" runs no backward: the optimizers are not used')
         optimizers = None
-    ops = os.environ.get("PADIFF_API_CHECK", "OFF").strip().upper() in ("ON", "TRUE", "1")
-    if ops:
-        notes.append("PADIFF_API_CHECK=ON: the ops in modules' own code are compared, too")
+    ops = _ops()
+    if ops is not None:
+        more = "" if ops == "own" else ", and those in the framework's own layers"
+        notes.append(
+            f"PADIFF_API_CHECK={'ON' if ops == 'own' else 'ALL'}: the ops in modules' own code{more} are compared, too"
+        )
         _, lost = named_in_environment()
         if lost:
             notes.append(f"{ENVIRONMENT}: there is no {', no '.join(lost)} here to be seen")
@@ -152,6 +158,11 @@ def _checked(
         ops=ops,
         notes=tuple(notes),
     )
+
+
+def _ops() -> Literal["own", "all"] | None:
+    asked = os.environ.get("PADIFF_API_CHECK", "OFF").strip().upper()
+    return "all" if asked == "ALL" else "own" if asked in ("ON", "TRUE", "1") else None
 
 
 def read_tolerance(atol: Any, rtol: Any, compare_mode: Any) -> Tolerance:

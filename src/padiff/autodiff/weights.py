@@ -79,7 +79,11 @@ def carry_out(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> 
         return False
     for one in plan.unmatched:
         say(*wrapped(f"left alone: {one}", INDENT, 2 * INDENT))
-    say("Assign weight success !!!", roles_line(base, raw, f"{_filled(plan)} of raw_model were overwritten"))
+    kept = [entry.path for entry in plan.entries if not entry.written]
+    if kept:
+        shown = ", ".join(kept[:3]) + (", ..." if len(kept) > 3 else "")
+        say(*wrapped(f"left as raw makes them: {count(len(kept), 'buffer')} ({shown})", INDENT, 2 * INDENT))
+    say("Assign weight success !!!", roles_line(base, raw, _filled(plan)))
     return True
 
 
@@ -101,10 +105,11 @@ def say_left_out(plan: WeightPlan) -> None:
 
 
 def _filled(plan: WeightPlan) -> str:
-    tensors = count(len(plan.entries), "tensor")
-    if not plan.special:
-        return tensors
-    return f"{tensors} and {count(len(plan.special), 'layer')} with an initialisation of yours"
+    written = sum(entry.written for entry in plan.entries)
+    what = count(written, "tensor")
+    if plan.special:
+        what += f" and {count(len(plan.special), 'layer')} with an initialisation of yours"
+    return f"{what} of raw_model {'was' if written == 1 and not plan.special else 'were'} overwritten"
 
 
 def _failed(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> None:

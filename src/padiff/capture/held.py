@@ -13,7 +13,7 @@ from padiff.records import Array, Value
 class Held:
     """A framework's tensor as it was when seen."""
 
-    __slots__ = ("_adapter", "_dtype", "_tensor", "_version", "shape", "tracked")
+    __slots__ = ("_adapter", "_dtype", "_shape", "_tensor", "_version", "tracked")
 
     tracked: bool
     """Whether it takes part in backward; set by whoever sees it."""
@@ -22,15 +22,28 @@ class Held:
         self._adapter = adapter
         self._tensor = tensor
         self._version: int | None = adapter.version(tensor) if version is None else version
-        self.shape = adapter.shape(tensor)
-        self._dtype: str | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """By what it is known while no copy of it was taken: the tensor's identity and version."""
+        return id(self._tensor), -1 if self._version is None else self._version
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Asked for when needed, as the dtype is: seeing a tensor must cost little."""
+        try:
+            return self._shape
+        except AttributeError:
+            self._shape: tuple[int, ...] = self._adapter.shape(self._tensor)
+            return self._shape
 
     @property
     def dtype(self) -> str:
-        """Asked for when needed: spelling a dtype costs more than seeing a tensor."""
-        if self._dtype is None:
-            self._dtype = "released" if self._tensor is None else self._adapter.dtype(self._tensor)
-        return self._dtype
+        try:
+            return self._dtype
+        except AttributeError:
+            self._dtype: str = "released" if self._tensor is None else self._adapter.dtype(self._tensor)
+            return self._dtype
 
     def numpy(self) -> Array:
         if self._tensor is None:
@@ -78,7 +91,9 @@ class Held:
             self._tensor = self._adapter.detach(self._tensor)
 
     def release(self) -> None:
-        self._tensor = None
+        if self._tensor is not None:
+            self._shape = self.shape
+            self._tensor = None
 
     def __repr__(self) -> str:
         return f"Held({self.dtype}{list(self.shape)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -14,7 +14,8 @@ from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
 from padiff.capture.held import Held
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
-from padiff.capture.ops import Opened, OpLog, WantedOps
+from padiff.capture.op_records import Written
+from padiff.capture.ops import OpLog, WantedOps
 from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.tags import listening
@@ -56,7 +57,7 @@ class _Open:
     inputs: tuple[Slot, ...]
     stack: tuple[Frame, ...]
     first_tensor: int
-    ops: list[Opened] | None = None
+    ops: list[Written] | None = None
     """What its own code has called so far; None where nobody wants to know."""
     tags: list[tuple[int, Call]] = field(default_factory=list)
     """What its own code has tagged, and how many ops came before."""
@@ -86,8 +87,9 @@ class Recorder:
         """By what the loss was multiplied for mixed precision."""
         self._live = live
         self._adapter: Adapter = live.adapter
+        self._requires_grad, self._follow = live.adapter.requires_grad, live.adapter.on_gradient
         self._node_of = live.node_of()
-        self._want_gradients = gradients
+        self.followed = gradients
         self._hooks = gradients and hooks
         self._observer = observer
         self.open_calls: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
@@ -95,11 +97,15 @@ class Recorder:
         self._occurrences: Counter[int] = Counter()
         self._tensors = 0
         self.known_tensors: dict[tuple[int, int], tuple[int, Held]] = {}
-        self._unindexed: list[tuple[tuple[int, int], Held]] = []
-        self._by_storage: dict[int, list[tuple[tuple[int, int], Held]]] = {}
+        self._bordering: list[Held] = []
+        """What was seen at the borders of calls, where ops are watched, too."""
+        self._unindexed: list[Held] = []
+        self._by_storage: dict[int, list[Held]] = {}
         self._handles: list[Handle] = []
         self._raised: str | None = None
         self._taking = False
+        self._let_go = False
+        """Whether backward has run through the graph."""
         self._copying = False
         self._originals: list[Any] = []
         """What was copied: while it lives, no other tensor can take its id."""
@@ -124,6 +130,7 @@ class Recorder:
         if ops is not None and hasattr(live.adapter, "watch_ops"):
             self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
+        self._hidden: Callable[[], AbstractContextManager[Any]] = getattr(live.adapter, "unseen", nullcontext)
 
     @contextmanager
     def attached(self, nodes: frozenset[int], but: Any = None, *, compiled: bool = False) -> Iterator[None]:
@@ -143,8 +150,7 @@ class Recorder:
                 stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             else:
                 stack.enter_context(watched_functions(self._ops.whole))
-                watch = self._adapter.watch_ops(self._ops.begin, self._ops.end, self._about_to_write)
-                stack.enter_context(watch)
+                stack.enter_context(self._adapter.watch_ops(self._ops, self._about_to_write))
             yield
 
     def call_by_hand(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -205,6 +211,7 @@ class Recorder:
             self._taking = True
             try:
                 yield
+                self._let_go = True
             finally:
                 self._taking = False
 
@@ -260,6 +267,7 @@ class Recorder:
         node = self._node_of[id(module)]
         if self.autocast is None:
             self.autocast = self._autocast_dtype()
+        self._settle_ops()
         inputs = self._slots(args, kwargs)
         stack = self._lines.stack()
         opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
@@ -275,6 +283,7 @@ class Recorder:
         if not self._mine():
             return
         self._raised = None
+        self._settle_ops()
         opened = self.open_calls.pop()
         parent = self.open_calls[-1]
         inside = (opened.first_tensor, self._tensors)
@@ -320,6 +329,7 @@ class Recorder:
     def _fail(self, module: Any) -> None:
         """The user's code may catch the exception and go on: the call is taken off like one that ended."""
         if self._mine() and len(self.open_calls) > 1 and self.open_calls[-1].module is module:
+            self._settle_ops()
             opened = self.open_calls.pop()
             if self._raised is None:
                 self._raised = self._live.tree.nodes[opened.node].path
@@ -336,6 +346,10 @@ class Recorder:
                 self.known_tensors.pop(key, None)
                 held.release()
 
+    def _settle_ops(self) -> None:
+        if self._ops is not None:
+            self._ops.settle()
+
     def _ops_of(self, opened: _Open) -> Sequence[Call]:
         later: Sequence[Call] = ()
         if opened.ops and self._ops is not None:
@@ -348,7 +362,11 @@ class Recorder:
         return tuple(found)
 
     def tagged(self, name: str, value: Any) -> Any:
-        """The user marks a tensor."""
+        """The user marks a tensor, and goes on with what is returned."""
+        with self._hidden():  # we are in the model's own code, and what is done here is not its doing
+            return self._marked(name, value)
+
+    def _marked(self, name: str, value: Any) -> Any:
         self._tag(name, value)
         return value
 
@@ -356,6 +374,7 @@ class Recorder:
         opened = self.open_calls[-1]
         if not self._mine() or opened.index < 0:
             return None
+        self._settle_ops()
         slots = tuple(self._slot(place, tensor) for place, tensor in self._adapter.flatten(value))
         if not slots:
             return None
@@ -382,21 +401,24 @@ class Recorder:
     def _about_to_write(self, tensor: Any) -> None:
         if not self._mine():
             return
+        self._settle_ops()
         if self._observer is not None:
             self._observer.before_write()
-        for key, held in self._unindexed:
+        for held in self._unindexed:
             storage = held.storage()
             if storage is not None:
-                self._by_storage.setdefault(storage, []).append((key, held))
+                self._by_storage.setdefault(storage, []).append(held)
         self._unindexed.clear()
-        for key, held in self._by_storage.pop(self._adapter.storage(tensor), ()):
-            self.known_tensors.pop(key, None)
+        for held in self._by_storage.pop(self._adapter.storage(tensor), ()):
+            self.known_tensors.pop(held.key, None)
             held.secure()
 
     def _on_gradient(self, number: int, gradient: Any) -> Array | None:
         if not self._taking:
             return None
-        value = unscaled(Held(self._adapter, gradient), self.scale)
+        value: Value = Held(self._adapter, gradient)
+        if self.scale != 1.0:
+            value = unscaled(value, self.scale)
         if self._observer is not None:
             other = self._observer.on_gradient(number, value)
             return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
@@ -430,13 +452,15 @@ class Recorder:
     def _slot(self, name: str, tensor: Any) -> Slot:
         before = self._tensors
         known = self.known(tensor, True)
-        if self._ops is not None and self._tensors > before:
-            self._ops.first_seen(tensor, known)
-        tracked = self._want_gradients and self._adapter.requires_grad(tensor)
+        if self._ops is not None:
+            self._bordering.append(known[1])
+            if self._tensors > before:
+                self._ops.first_seen(tensor, known)
+        tracked = self.followed and self._adapter.requires_grad(tensor)
         if tracked:
             if known[0] not in self._hooked:
                 self._hook(known[0], tensor)
-        elif self._want_gradients and self._suspended() and self._floating(tensor):
+        elif self.followed and self._suspended() and self._floating(tensor):
             self._assumed.add(known[0])
             tracked = True
         return Slot(name, known[0], known[1], tracked)
@@ -453,29 +477,34 @@ class Recorder:
         key = (id(tensor), self._adapter.version(tensor))
         known = self.known_tensors.get(key)
         if known is None:
-            return self._first_sight(key, tensor, hooked)
+            return self.first_sight(key, tensor, hooked)
         if hooked and known[0] in self._unhooked:
             self._unhooked.discard(known[0])
             self._hook(known[0], tensor)
         return known
 
-    def _first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
+    def first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
+        """A tensor that was not seen as it is now, by its identity and version."""
         held = Held(self._adapter, tensor, key[1])
-        held.tracked = self._want_gradients and self._adapter.requires_grad(tensor)
+        tracked = held.tracked = self.followed and self._requires_grad(tensor)
         if self._copying:
             held.secure()
             self._originals.append(tensor)
         number = self._tensors
-        self._tensors += 1
-        self.known_tensors[key] = (number, held)
-        self._unindexed.append((key, held))
-        self.open_calls[-1].owned.append((key, held))
-        if self._hooks:
+        self._tensors = number + 1
+        known = self.known_tensors[key] = (number, held)
+        self._unindexed.append(held)
+        if self._observer is not None:
+            self.open_calls[-1].owned.append((key, held))
+        if tracked and self._hooks:
             if hooked:
-                self._hook(number, tensor)
+                handle = self._follow(tensor, partial(self._on_gradient, number))
+                if handle is not None:
+                    self._hooked.add(number)
+                    self._handles.append(handle)
             else:
                 self._unhooked.add(number)
-        return number, held
+        return known
 
     def _hook(self, number: int, tensor: Any) -> None:
         """Have the gradient of a tensor told, once."""
@@ -484,14 +513,14 @@ class Recorder:
         if not self._hooks:
             self._hooked.add(number)
             return
-        handle = self._adapter.on_gradient(tensor, partial(self._on_gradient, number))
+        handle = self._follow(tensor, partial(self._on_gradient, number))
         if handle is not None:
             self._hooked.add(number)
             self._handles.append(handle)
 
     def track(self, tensor: Any, seen: tuple[int, Held]) -> None:
         """A tensor that did not take part in backward when it was first seen: perhaps it does now."""
-        if self._want_gradients and self._adapter.requires_grad(tensor):
+        if self.followed and self._adapter.requires_grad(tensor):
             seen[1].tracked = True
             if self._hooks and seen[0] not in self._unhooked:
                 self._hook(seen[0], tensor)
@@ -565,8 +594,15 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for _, held in self.known_tensors.values():
+        if self._ops is not None:
+            self._ops.run.over = True
+        if self._ops is None:
+            self._bordering = [held for _, held in self.known_tensors.values()]
+        elif self._let_go:  # a graph that backward went through holds nothing any more
+            self._bordering.clear()
+        for held in self._bordering:  # others let go when the ops they belong to are looked at
             held.detach()
+        self._bordering.clear()
         self.known_tensors.clear()
         self._by_storage.clear()
         self._unindexed.clear()

@@ -278,6 +278,12 @@ class Session:
         if optimizer is None or self.live.adapter.is_optimizer(optimizer):
             self.clear_gradients()
 
+    def leaves_gradients(self) -> bool:
+        """Whether something is left that the next step would add to."""
+        adapter = self.live.adapter
+        found = (adapter.gradient(parameter) for parameter in self.live.parameters().values())
+        return any(gradient is not None and adapter.to_numpy(gradient).any() for gradient in found)
+
     def clear_gradients(self) -> None:
         for parameter in self.live.parameters().values():
             self.live.adapter.set_gradient(parameter, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,10 @@ import numpy as np
 from padiff.frameworks import Adapter
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
+
+_collector = threading.Lock()
+_SELDOM = 20_000
+"""After how many new containers the collector comes."""
 
 
 def random_state(adapter: Adapter) -> Any:
@@ -58,16 +63,21 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
 def spared_collector() -> Iterator[None]:
     """Inside, Python's cycle collector looks only at what is made inside.
 
-    Records are many and live long, which makes it walk everything there is: 110 ms with torch and paddle loaded.
+    Records are many and live long, which makes it walk everything there is: 110 ms with torch and paddle loaded. It
+    comes more rarely, too: what is made inside is walked every time.
     """
-    if gc.get_freeze_count():  # the user's own doing, and to be left alone
-        yield
-        return
-    gc.freeze()
+    with _collector:
+        ours = not gc.get_freeze_count()  # otherwise the user's own doing, or another thread's, and to be left alone
+        often = gc.get_threshold()
+        if ours:
+            gc.freeze()
+            gc.set_threshold(max(often[0], _SELDOM) if often[0] else 0, *often[1:])
     try:
         yield
     finally:
-        gc.unfreeze()
+        if ours:
+            gc.set_threshold(*often)
+            gc.unfreeze()
 
 
 def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:

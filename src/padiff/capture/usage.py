@@ -83,6 +83,13 @@ class UseWatch:
         if self._adapter.is_tensor(output):
             self._made.setdefault(self._node_of[id(module)], math.prod(self._adapter.shape(output)))
 
+    def goes_on_as_defined(self) -> None:
+        """Whatever was not used so far counts as used from here on, in the order of definition."""
+        for node, module in zip(self._live.tree.nodes, self._live.modules, strict=True):
+            self._calls.setdefault(node.index, self._tick())
+            for path in self._owned.get(id(module), ()):
+                self._called.setdefault(path, self._tick())
+
     def usage(self, outputs: tuple[tuple[str, Array], ...] = ()) -> Usage:
         """What was seen."""
         self._kept.clear()
@@ -100,11 +107,17 @@ def _nobody_tells(module: Any) -> Iterable[Any]:
     return ()
 
 
-def first_use(live: LiveTree, arguments: Arguments) -> Usage:
-    """Run forward once and see what is used when; nothing is left behind."""
+def first_use(live: LiveTree, arguments: Arguments) -> tuple[Usage, Exception | None]:
+    """Run forward once and see what is used when; nothing is left behind.
+
+    What a model raises half-way is handed out with what it used before; the rest is taken to follow as defined."""
     adapter = live.adapter
     watch = UseWatch(live)
-    with preserved(live, buffers=True), watch.watching(), adapter.no_grad(), watching_draws(adapter, Steady()):
-        output = call_model(live.model, arguments.args, dict(arguments.kwargs))
-        outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
-    return watch.usage(tuple(outputs))
+    try:
+        with preserved(live, buffers=True), watch.watching(), adapter.no_grad(), watching_draws(adapter, Steady()):
+            output = call_model(live.model, arguments.args, dict(arguments.kwargs))
+            outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
+    except Exception as error:
+        watch.goes_on_as_defined()
+        return watch.usage(), error
+    return watch.usage(tuple(outputs)), None

@@ -119,7 +119,7 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
 
 def spacing(dtype: str) -> float:
     """The relative distance of neighbouring values of a floating dtype, or of what products are made in."""
-    return 2.0**-10 if dtype == "tf32" else float(ml_dtypes.finfo(dtype).eps)
+    return 2.0**-11 if dtype == "tf32" else float(ml_dtypes.finfo(dtype).eps)
 
 
 def lost_below(kind: Kind) -> float:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from padiff.diagnose import idle_gradients
 from padiff.records import Call, Comparison, Divergence, Frame, ModuleTree, SourceLine, StepComparison
 
 _Sources = tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]
@@ -93,6 +94,20 @@ def lines_between(before: Call | None, after: Call | None) -> tuple[SourceLine, 
     return source_lines(Frame(start.file, line, start.function) for line in range(start.line, end.line + 1))
 
 
+def given_otherwise(step: StepComparison, first: Divergence) -> Divergence | None:
+    """The models themselves, where they were given inputs of different shapes, and the call that is to blame was given
+    such for that alone: it could not be fed base's."""
+
+    def shape_of(call: int) -> Comparison | None:
+        inputs = (c for c in step.comparisons if (c.phase, c.role, c.raw_call) == ("forward", "input", call))
+        told = next(inputs, None)
+        return told if told is not None and told.outcome.reason == "shape" else None
+
+    root = next((raw for _, raw in step.pairs if raw.parent < 0), None)
+    given = None if root is None or first.phase != "forward" else shape_of(root.index)
+    return None if given is None or shape_of(first.raw_call) is None else _at_first(step, [given])
+
+
 # ------------------------------------------------------------------ loss and backward
 
 
@@ -152,6 +167,11 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
     differing = [c for c in step.comparisons if c.phase == phase and not c.agrees]
     if not differing:
         return None
+    many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {differing[0].role}s differ"
+    if phase == "weight":
+        noise = idle_gradients.idle(step.comparisons, differing)
+        telling = [c for c in differing if c not in noise]
+        differing, note = (telling, note) if telling else (differing, idle_gradients.NOTE)
     # Backward computes from the end: the last module in order of calls is the first whose gradient is wrong.
     order: dict[str, int] = {}
     for _, raw in step.pairs:
@@ -162,7 +182,6 @@ def _in_state(step: StepComparison, trees: tuple[ModuleTree, ModuleTree], phase:
     if cut is not None:
         return at_call(*cut[0], wrong, cut[1])
     stacks = _stacks(step, wrong.raw_path)
-    many = f"{len(differing)} of {sum(c.phase == phase for c in step.comparisons)} {wrong.role}s differ"
     return divergence_of(wrong, *stacks, f"{many}; {note}" if note else many)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,9 @@ CLOSE = 4.0
 """How many times as far apart as its nearest like a tensor may be and still be one."""
 LAST_DIGIT = 1.2e-7
 """How far rounding alone may bring two apart that are the same, relative to them."""
+REPEATING = frozenset({"expand", "repeat_interleave"})
+MOST_AXES = 5
+"""Axes of tensors that are held against each other in any order."""
 SAMPLE = 32
 """Elements looked at before two tensors are compared in full."""
 
@@ -77,6 +81,8 @@ class Side:
         self.place = {id(event): place for place, event in enumerate(inside.events)}
         self.by_size: dict[int, list[int]] = {}
         self._arrays: dict[int, Array] = {}
+        self._once: dict[int, Array] = {}
+        self._repeating: set[int] | None = None
         for tensor, value in self.values.items():
             if not value.overwritten:
                 self.by_size.setdefault(int(np.prod(value.shape)), []).append(tensor)
@@ -86,6 +92,32 @@ class Side:
         if tensor not in self._arrays:
             self._arrays[tensor] = self.values[tensor].numpy().reshape(-1)
         return self._arrays[tensor]
+
+    def once(self, tensor: int) -> Array:
+        """Its elements in order, each repetition along an axis left out: a table for one row, or for all rows."""
+        if tensor not in self._once:
+            array = self.values[tensor].numpy()
+            for axis, size in enumerate(array.shape):
+                first = array.take([0], axis) if size > 1 else array
+                if size > 1 and np.array_equal(first, array.take([1], axis)) and (array == first).all():
+                    array = first
+            self._once[tensor] = array.reshape(-1)
+        return self._once[tensor]
+
+    def repeats(self, tensor: int) -> bool:
+        """Whether it was given with repetitions, or made of what was: who repeats by itself means to, but for masks."""
+        if self._repeating is None:
+            self._repeating = {one for one in self.values if one not in self.maker and self._is_repeated(one)}
+            for event in self.inside.events:
+                made = [slot.tensor for slot in event.call.outputs]
+                given = any(slot.tensor in self._repeating for slot in event.call.inputs)
+                if given and not event.child and event.thing not in REPEATING:
+                    self._repeating.update(made)
+                self._repeating.update(one for one in made if one in self.constants and self._is_repeated(one))
+        return tensor in self._repeating
+
+    def _is_repeated(self, tensor: int) -> bool:
+        return not self.values[tensor].overwritten and self.once(tensor).size < self.array(tensor).size
 
     def free(self, tensor: int) -> bool:
         """Whether the order of its axes means nothing: it comes from, or goes to, what orders them as it likes."""
@@ -107,6 +139,11 @@ class Side:
             return False
         return bool(np.array_equal(self.array(tensor), self.array(made.tensor)))
 
+    def moved(self, tensor: int) -> bool:
+        """Whether an op that only moves numbers returned it."""
+        maker = self.maker.get(tensor)
+        return maker is not None and maker.moving
+
     def was_given(self, tensor: int) -> bool:
         """Nobody's doing here: given to the module, held by it, or returned by a child that was set right."""
         maker = self.maker.get(tensor)
@@ -121,6 +158,9 @@ class Likes:
         self._gaps: dict[tuple[int, int], float] = {}
         """Base's and raw's tensor to how far they are apart; infinitely where they are not the same at all."""
         self._found: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._ordered: dict[tuple[int, int], bool] = {}
+        self.turned = False
+        """Whether the order of axes says nothing: one side computes in another than the other."""
 
     def of(self, side: int, tensor: int) -> tuple[int, ...]:
         """The other side's tensors with the same elements, as near to it as to anything on its own side."""
@@ -142,8 +182,57 @@ class Likes:
         value = self.sides[side].values.get(tensor)
         if value is None or value.overwritten:
             return []
-        near = self.sides[1 - side].by_size.get(int(np.prod(value.shape)), [])
+        size = int(np.prod(value.shape))
+        near = [*self.sides[1 - side].by_size.get(size, ()), *self._repeated(side, tensor, size)]
         return [one for one in near if math.isfinite(self._gap(side, tensor, one))]
+
+    def _repeated(self, side: int, tensor: int, size: int) -> list[int]:
+        """The other side's tensors that may hold the same, and were given to one side once, to the other repeatedly."""
+        own, theirs = self.sides[side], self.sides[1 - side]
+        found: list[int] = []
+        for other, tensors in theirs.by_size.items():
+            if other < size and other and not size % other and own.repeats(tensor):
+                found += [one for one in tensors if 1 < own.once(tensor).size == theirs.once(one).size]
+            elif other > size and size and not other % size:
+                repeating = [one for one in tensors if theirs.repeats(one)]
+                found += [one for one in repeating if 1 < own.once(tensor).size == theirs.once(one).size]
+        return found
+
+    def like(self, side: int, tensor: int) -> tuple[int, ...]:
+        """The same, and where both sides order axes differently, those that differ in that alone."""
+        found = self.of(side, tensor)
+        if found or not self.turned:
+            return found
+        value = self.sides[side].values.get(tensor)
+        if value is None or value.overwritten:
+            return ()
+        near = self.sides[1 - side].by_size.get(int(np.prod(value.shape)), [])
+        return tuple(one for one in near if self.in_any_order(side, tensor, one))
+
+    def in_any_order(self, side: int, tensor: int, other: int) -> bool:
+        """Whether two tensors are the same but for the order of their axes."""
+        pair = (tensor, other) if side == 0 else (other, tensor)
+        if pair not in self._ordered:
+            self._ordered[pair] = self._permuted(*pair)
+        return self._ordered[pair]
+
+    def _permuted(self, base: int, raw: int) -> bool:
+        if raw in self.of(0, base):
+            return True
+        values = self.sides[0].values.get(base), self.sides[1].values.get(raw)
+        if any(value is None or value.overwritten for value in values):
+            return False
+        one, two = (np.squeeze(value.numpy()) for value in values if value is not None)
+        if not 1 < one.ndim <= MOST_AXES or sorted(one.shape) != sorted(two.shape):
+            return False
+        tolerance = Tolerance(mode="auto", predicted=self.sides[0].inside.noise.get(base))
+        if not math.isfinite(_apart(np.sort(one, axis=None), np.sort(two, axis=None), tolerance)):
+            return False
+        return any(
+            math.isfinite(_apart(one.reshape(-1), two.transpose(axes).reshape(-1), tolerance))
+            for axes in itertools.permutations(range(one.ndim))
+            if two.transpose(axes).shape == one.shape
+        )
 
     def _gap(self, side: int, tensor: int, other: int) -> float:
         pair = (tensor, other) if side == 0 else (other, tensor)
@@ -154,6 +243,8 @@ class Likes:
     def _measured(self, base: int, raw: int) -> float:
         left, right = self.sides
         one, two = left.array(base), right.array(raw)
+        if one.size != two.size:
+            one, two = left.once(base), right.once(raw)
         tolerance = Tolerance(mode="auto", predicted=left.inside.noise.get(base))
         found = _apart(one, two, tolerance)
         if math.isfinite(found):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.records import Array, Slot
 
@@ -49,16 +50,91 @@ def _both_unlike(likes: Likes, accused: tuple[int, int]) -> tuple[list[Event], l
 
 
 def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[Event]]) -> Culprit:
-    firsts = [_firsts(side, likes, bad[side]) for side in (0, 1)]
+    firsts = [joining(side, likes, accused, bad) or _firsts(side, likes, bad[side]) for side in (0, 1)]
     pair = _pair(likes, *firsts, strictly=True)
+    beyond: list[list[Event]] = [[], []]
     if pair is None and all(firsts):
+        if not likes.turned and turned(likes, *bad):
+            likes.turned = True
+            return _first(likes, accused, _both_unlike(likes, accused))
         beyond = [_firsts(side, likes, bad[side], moved=True) for side in (0, 1)]
         pair = _pair(likes, *beyond, strictly=False)
+        if pair is not None and not lacks_a_move(likes, pair, (firsts[0][0], firsts[1][0]), bad):
+            return _constants(likes, *pair)
+        pair = None
     if pair is not None:
         return _constants(likes, *pair)
     one, other = (found[0] if found else None for found in firsts)
+    if one is not None and other is None:
+        other = _instead(likes, 0, one, accused, bad[0])
+    elif other is not None and one is None:
+        one = _instead(likes, 1, other, accused, bad[1])
+    if one is not None and other is not None:
+        summand = differing_summand(likes, *bad)
+        if summand is not None:
+            return Culprit(*summand)
+        for mine, theirs in ((one, other), *zip(*beyond, strict=False)):
+            if mine.thing != theirs.thing and not (mine.moving and theirs.moving) and _same_two(likes, mine, theirs):
+                return Culprit(mine, theirs)
+        one, other = _where_it_joins(likes, 0, one, other, bad[0]), _where_it_joins(likes, 1, other, one, bad[1])
+        deeper = _differing_input(likes, one, other)
+        if deeper is not None and deeper != accused:
+            found = _first(likes, deeper, _both_unlike(likes, deeper))
+            if found.found:
+                return found
     told = _told(likes, one, other, bad)
     return told if told.base is None or told.raw is None else _constants(likes, told.base, told.raw)
+
+
+def _where_it_joins(likes: Likes, side: int, first: Event, other: Event, bad: Sequence[Event]) -> Event:
+    """What one side does with the tensor that the other goes on with, where ``first`` begins a branch that only joins
+    it: a rotation that is added, a gate."""
+    own = likes.sides[side]
+    given = {mine for slot in other.call.inputs for mine in likes.like(1 - side, slot.tensor)}
+    users = [event for event in bad if any(slot.tensor in given for slot in event.call.inputs)]
+    if not users or first in users or any(slot.tensor in given for slot in first.call.inputs):
+        return first
+    joining = users[0]
+    return joining if own.place[id(first)] < own.place[id(joining)] and len(joining.call.inputs) > 1 else first
+
+
+def _differing_input(likes: Likes, base: Event, raw: Event) -> tuple[int, int] | None:
+    """Of two ops that do the same, the only inputs at one place that are not the same."""
+    if base.thing != raw.thing or len(base.call.inputs) != len(raw.call.inputs):
+        return None
+    pairs = [(one.tensor, other.tensor) for one, other in zip(base.call.inputs, raw.call.inputs, strict=True)]
+    unlike = [pair for pair in pairs if pair[1] not in likes.like(0, pair[0])]
+    return unlike[0] if len(unlike) == 1 and len(pairs) > 1 else None
+
+
+def _same_two(likes: Likes, base: Event, raw: Event) -> bool:
+    """Whether two ops were given the same two tensors, or more, in whatever order of axes."""
+    ours, theirs = ([slot.tensor for slot in event.call.inputs] for event in (base, raw))
+    if len(ours) < 2 or len(ours) != len(theirs) or base.child or raw.child:
+        return False
+    return all(any(likes.in_any_order(0, mine, other) for other in theirs) for mine in ours)
+
+
+def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], bad: Sequence[Event]) -> Event | None:
+    """Where the accused tensor of the other side is one that this side has elsewhere (a sine for a cosine): what the
+    other side does with what ``first`` was given. None where it does nothing with it: there it is missing."""
+    sides, unlike = likes.sides, {id(event) for event in bad}
+    one, other = sides[side].maker.get(accused[side]), sides[1 - side].maker.get(accused[1 - side])
+    while one is not None and other is not None and not other.child:
+        if one is first:
+            base, raw = (one, other) if side == 0 else (other, one)
+            stands_for = one.thing == other.thing or not (one.moving or other.moving)
+            return other if stands_for and _same_given(likes, base, raw) else None
+        if one.thing != other.thing or len(one.call.inputs) != len(other.call.inputs):
+            return None
+        for mine, theirs in zip(one.call.inputs, other.call.inputs, strict=True):
+            maker = sides[side].maker.get(mine.tensor)
+            if maker is not None and id(maker) in unlike:
+                one, other = maker, sides[1 - side].maker.get(theirs.tensor)
+                break
+        else:
+            return None
+    return None
 
 
 def _constants(likes: Likes, base: Event, raw: Event) -> Culprit:
@@ -70,8 +146,9 @@ def _constants(likes: Likes, base: Event, raw: Event) -> Culprit:
     if len(own[0]) == 1 and len(own[1]) == 1:
         accused = (own[0][0], own[1][0])
         found = _first(likes, accused, _both_unlike(likes, accused))
-        if found.base is not None and found.raw is not None and found.base.thing == found.raw.thing:
-            return found
+        if found.base is not None and found.raw is not None:
+            alike = found.base.thing == found.raw.thing or _same_two(likes, found.base, found.raw)
+            return found if alike else Culprit(base, raw)
     return Culprit(base, raw)
 
 
@@ -83,7 +160,7 @@ def _unlike(side: int, likes: Likes, accused: int, partner: int) -> list[Event]:
     todo, seen = [accused], {accused}
     while todo:
         tensor = todo.pop()
-        same = set(likes.of(side, tensor)) - ({partner} if tensor == accused else set())
+        same = set(likes.like(side, tensor)) - ({partner} if tensor == accused else set())
         if own.was_given(tensor) or same:
             continue
         maker = own.maker[tensor]
@@ -103,7 +180,7 @@ def _firsts(side: int, likes: Likes, bad: Sequence[Event], *, moved: bool = Fals
 
     def known(slot: Slot) -> bool:
         tensor = slot.tensor
-        return own.was_given(tensor) or tensor in own.constants or tensor in elsewhere or bool(likes.of(side, tensor))
+        return own.was_given(tensor) or tensor in own.constants or tensor in elsewhere or bool(likes.like(side, tensor))
 
     found: list[Event] = []
     for event in bad:
@@ -114,7 +191,10 @@ def _firsts(side: int, likes: Likes, bad: Sequence[Event], *, moved: bool = Fals
         else:
             found.append(event)
     lively = [event for event in found if any(slot.tensor not in own.constants for slot in event.call.outputs)]
-    return lively or found
+    if lively or moved:
+        return lively or found
+    made = {slot.tensor for event in bad for slot in event.call.outputs}
+    return [event for event in found if not any(slot.tensor in made for slot in event.call.inputs)] or found
 
 
 def _pair(likes: Likes, base: Sequence[Event], raw: Sequence[Event], *, strictly: bool) -> tuple[Event, Event] | None:
@@ -131,7 +211,7 @@ def _same_given(likes: Likes, base: Event, raw: Event) -> bool:
         return False
     theirs = {slot.tensor for slot in raw.call.inputs}
     for slot in base.call.inputs:
-        same = likes.of(0, slot.tensor)
+        same = likes.like(0, slot.tensor)
         if same and not theirs & set(same):
             return False
     return True

@@ -8,15 +8,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from padiff.capture.held import Held
+from padiff.capture.held import Held, HostValue
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Arguments, Loss, Session
 from padiff.compare.measure import rms_gap
+from padiff.engine.crossings import Crossings
 from padiff.engine.drift import relative_steps
 from padiff.engine.where_they_lie import gap, size_of
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, Noise, Slot, StepTrace, Value
+from padiff.records import Array, Call, Noise, Slot, StepTrace, Value
 
 K = TypeVar("K")
 
@@ -31,7 +32,9 @@ UNBELIEVABLE = 1000.0
 class NoiseMeter:
     """Told of the shaken run; holds the recorded one beside it. Both run the same code, so numbers are the same."""
 
-    def __init__(self, base: StepTrace) -> None:
+    def __init__(self, base: StepTrace, crossings: Crossings | None = None) -> None:
+        self._crossings = crossings
+        """Numbers that shaking puts on the other side of zero. What jumps for that says nothing of rounding."""
         self._values: dict[int, Value] = {}
         for call in base.calls:
             for slot in _slots(call):
@@ -43,13 +46,22 @@ class NoiseMeter:
     def on_call(self, call: Call) -> None:
         for slot in _slots(call):
             if slot.tensor not in self.tensors and slot.tensor in self._values:
-                self.tensors[slot.tensor] = gap(self._values[slot.tensor], slot.value)
+                known = self._values[slot.tensor]
+                self.tensors[slot.tensor] = gap(known, slot.value)
+                if self._crossings is not None and 0.0 < self.tensors[slot.tensor] < math.inf:
+                    self._crossings.look(known.numpy(), slot.value.numpy())
 
     on_tag = on_call
 
-    def on_gradient(self, tensor: int, gradient: Value) -> None:
-        if tensor in self._gradients:
-            self.gradients[tensor] = gap(self._gradients[tensor], gradient)
+    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
+        if tensor not in self._gradients:
+            return None
+        known = self._gradients[tensor]
+        instead: Array | None = None
+        if self._crossings is not None and self._crossings.concern(gradient.shape) and not known.overwritten:
+            instead = self._crossings.put_right(known.numpy(), gradient.numpy())
+        self.gradients[tensor] = gap(known, gradient if instead is None else HostValue(instead))
+        return instead
 
     def before_write(self) -> None:
         """Everything was read when it was seen."""
@@ -72,12 +84,13 @@ def predict_noise(
     step: float,
     drift: Mapping[str, float],
     runs: int = 1,
+    kinks: bool = False,
 ) -> Noise | None:
     """Run the step again on shaken weights and inputs, and see how far everything moves; None where the model
     refuses to run on them. ``step`` is the least relative step, beside the spacing of each dtype; ``drift`` how
-    far earlier steps have moved the parameters already."""
+    far earlier steps have moved the parameters already. ``kinks``: numbers that cross zero are put right."""
     try:
-        found = [_predicted(session, base, arguments(), loss_fn, step, drift, seed) for seed in range(runs)]
+        found = [_predicted(session, base, arguments(), loss_fn, step, drift, seed, kinks) for seed in range(runs)]
         return found[0] if runs == 1 else _widest(found)
     except Exception:  # the model's own: it ran through on what it was really given
         return None
@@ -91,9 +104,10 @@ def _predicted(
     step: float,
     drift: Mapping[str, float],
     seed: int,
+    kinks: bool,
 ) -> Noise:
     jitter = Jitter(step, seed)
-    meter = NoiseMeter(base)
+    meter = NoiseMeter(base, Crossings() if kinks else None)
     live = session.live
     now = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
     with session.again(), perturbed(live, jitter, relative_steps(session, drift)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -207,10 +207,12 @@ class Capture:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, calls of the model are padiff's own."""
+        """Inside, calls of the model are padiff's own; they are seen, also if this is a hook."""
         before, self.busy = self.busy, True
+        seen = getattr(self.live.adapter, "seen_again", nullcontext)
         try:
-            yield
+            with seen():
+                yield
         finally:
             self.busy = before
 

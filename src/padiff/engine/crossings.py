@@ -42,6 +42,16 @@ class Crossings:
         """Whether a gradient of this shape may have jumped."""
         return shape in self._places
 
+    def put_right(self, base: Array, other: Array) -> Array | None:
+        """A gradient with base's numbers in all places that crossed; None where there are none of its shape."""
+        if base.shape != other.shape or not self.concern(other.shape):
+            return None
+        found = np.array(other)
+        for places in self._places[other.shape]:
+            index = np.unravel_index(places, other.shape)
+            found[index] = base[index]
+        return found
+
     def compare(self, base: Array, raw: Array, outcome: Outcome, tolerance: Tolerance) -> tuple[Outcome, Array | None]:
         """What is left of a difference of gradients, and what raw is to go on with; None for what it has."""
         if base.shape != raw.shape or outcome.reason not in (None, "values") or outcome.verdict == "equal":

@@ -116,8 +116,8 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
         raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
     if base.call is None or raw.call is None:
         return None
-    accused = _accused(fault, scenes, base, raw)
-    if accused is None:
+    suspects = _accused(fault, scenes, base, raw)
+    if not suspects:
         return None
     told = _telling(fault, scenes, base, raw)
     sides = [
@@ -129,14 +129,18 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if not any(not event.child for events in sides for event in events):
         return None
     noise = _noise(scenes, partner.index, wanted[0], base) if scenes.recorded is None else dict(scenes.recorded.noise)
-    insides = [
-        Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
-        for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
-        if seen.call is not None
-    ]
-    return (
-        first_op_in_backward(insides[0], insides[1], _gradients_agree) if backward else first_op(insides[0], insides[1])
-    )
+    for accused in suspects:
+        insides = [
+            Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
+            for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
+            if seen.call is not None
+        ]
+        if backward:
+            return first_op_in_backward(insides[0], insides[1], _gradients_agree)
+        culprit = first_op(insides[0], insides[1])
+        if culprit.found:
+            return culprit
+    return culprit
 
 
 def _has_code(live: LiveTree, node: int) -> bool:
@@ -176,7 +180,7 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True),
+            ops=WantedOps(inside, stacks=True, options=True, layers=job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen
@@ -250,24 +254,23 @@ def _end(seen: _Seen, call: Call) -> Key:
     return (call.begun, 0, following)
 
 
-def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[int, int] | None:
-    """The two tensors that differ, by their numbers in these runs."""
+def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tuple[int, int]]:
+    """Two tensors that differ, by their numbers in these runs, the one that was accused first: a mask in another form
+    may stand before what is really another."""
     assert base.call is not None and raw.call is not None
     told = _telling(fault, scenes, base, raw)
     given = fault.phase == "forward" and (told[1] is None or not told[1].tag)
     if told == (None, None):
         left, right = base.call.outputs, raw.call.outputs
     elif told[0] is None or told[1] is None:
-        return None
+        return []
     else:
         left, right = (call.inputs if given else call.outputs for call in (told[0], told[1]))
     pairs, _, _ = pair_slots(left, right, loosely=False)
-    if not pairs:
-        return None
     name = fault.comparison.name
-    named = [pair for pair in pairs if (pair[1].name or pair[0].name) == name and _differs(*pair)]
-    one, other = (named or sorted(pairs, key=lambda pair: not _differs(*pair)))[0]
-    return one.tensor, other.tensor
+    found = [pair for pair in pairs if _differs(*pair)]
+    found.sort(key=lambda pair: (pair[1].name or pair[0].name) != name)
+    return [(one.tensor, other.tensor) for one, other in found or pairs[:1]]
 
 
 def _differs(one: Slot, other: Slot) -> bool:

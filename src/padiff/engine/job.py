@@ -40,8 +40,8 @@ class Job:
     special: FindSpecial = find_special_init
     randomness: Literal["replay", "own"] = "replay"
     """Whether raw is given what base drew, or both draw for themselves."""
-    ops: bool = False
-    """Whether the ops of modules' own code are compared, too."""
+    ops: Literal["own", "all"] | None = None
+    """Whether the ops of modules' own code are compared, too, and those of the framework's own layers."""
     uses: tuple[Usage, Usage] | None = None
     """In which order the models use their tensors, where that was seen already: nothing is run to find out then."""
     single_step: Literal["forward", "backward", "both"] | None = None

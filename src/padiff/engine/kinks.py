@@ -16,19 +16,30 @@ from padiff.capture.perturb import changed_arguments
 from padiff.capture.session import Arguments
 from padiff.engine.inputs import Fresh
 from padiff.engine.job import Job
-from padiff.records import Array, Comparison, Fault
+from padiff.records import Array, Comparison, Fault, Numbers
 
 DISTANCE = 1e-2
 """How far the inputs are moved, relative to their size."""
 WAVES = 37.0
+MANY = 64
+MOST = 0.5
+"""A number on a kink moves what it is summed with, a row or a channel, and not most of a tensor of so many elements."""
 
 BACKWARD = frozenset({"backward", "gradient"})
 
 
 def may_be_kinks(faults: Iterable[Fault], state: Iterable[Comparison]) -> bool:
-    """All that differs are values of gradients."""
+    """All that differs are values of gradients, and somewhere not most of them: few numbers lie on a kink."""
     found = [*(fault.comparison for fault in faults), *(one for one in state if not one.agrees)]
-    return bool(found) and all(one.phase in BACKWARD and one.outcome.reason == "values" for one in found)
+    if not all(one.phase in BACKWARD and one.outcome.reason == "values" for one in found):
+        return False
+    return any(not _most_differ(one.outcome.numbers) for one in found)
+
+
+def _most_differ(numbers: Numbers | None) -> bool:
+    if numbers is None or numbers.mismatched is None:
+        return False
+    return numbers.size >= MANY and numbers.mismatched > MOST * numbers.size
 
 
 def nudged(job: Job) -> Job | None:

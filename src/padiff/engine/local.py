@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from padiff.align import pair_slots
+from padiff.align import name_of, pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import compare_arrays, missing
@@ -314,7 +314,7 @@ class LocalRun:
     ) -> tuple[Outcome, Array | None]:
         key = self._key(phase, role, base, one)
         if self._look is not None:
-            self._look(phase, role, call.index, other.name or one.name, other.value)
+            self._look(phase, role, call.index, name_of(one, other), other.value)
         if phase == "forward" and role == "input" and self._is_handed(one, other):
             return self._compare_handed(key, base, call, one, other)
         expected, found = one.value.numpy(), other.value.numpy()
@@ -383,7 +383,7 @@ class LocalRun:
             call.path,
             base.kind,
             call.kind,
-            other.name or one.name,
+            name_of(one, other),
             outcome,
             base.index,
             call.index,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from padiff.align import CallPairing
 from padiff.capture.feeding import Witness
+from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.replay import Replay
 from padiff.capture.session import Session
@@ -70,15 +71,17 @@ def localise(
     backward: bool = True,
     half_way: bool = False,
     earlier: Located | None = None,
+    ops: WantedOps | None = None,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
 
     ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``gradients_differ`` that only
     gradients differ then, ``drift`` how far earlier steps have moved the parameters, ``half_way`` that raw is known to
-    raise: what it does until then is looked at. ``earlier`` is the same with other inputs, whose noise will do.
+    raise: what it does until then is looked at. ``earlier`` is the same with other inputs, whose noise will do; ``ops``
+    says which ops are recorded, too.
     """
     backward = backward and job.backward
-    reference = reference_of(job, base, step, backward=backward)
+    reference = reference_of(job, base, step, backward=backward, ops=ops)
     noise: Noise | None = None
     if earlier is not None:
         reference, noise = replace(reference, noise=earlier.scenes.reference.noise), earlier.noise
@@ -106,7 +109,7 @@ def localise(
     if half_way:
         found = _up_to_exception(raw, step, job, run, backward)
     else:
-        found = _fed(raw, step, job, 1, run, backward=backward)
+        found = _fed(raw, step, job, 1, run, backward=backward, ops=ops)
     run.finish()
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
@@ -161,7 +164,7 @@ def localise(
     )
 
 
-def reference_of(job: Job, base: Session, step: int, *, backward: bool) -> Reference:
+def reference_of(job: Job, base: Session, step: int, *, backward: bool, ops: WantedOps | None = None) -> Reference:
     witness = Witness()
     with base.again():
         trace = base.run(
@@ -170,7 +173,8 @@ def reference_of(job: Job, base: Session, step: int, *, backward: bool) -> Refer
             loss_fn=job.losses[0],
             backward=backward,
             feeder=witness if backward else None,
-            hooks=False,
+            hooks=ops is not None,
+            ops=ops,
         )
         set_apart(base.live, trace)
     return Reference(trace, witness.contributions, witness.arrivals)
@@ -214,10 +218,25 @@ def _up_to_exception(raw: Session, step: int, job: Job, run: LocalRun, backward:
         return stopped.trace
 
 
-def _fed(session: Session, step: int, job: Job, side: int, run: LocalRun, *, backward: bool) -> StepTrace:
+def _fed(
+    session: Session,
+    step: int,
+    job: Job,
+    side: int,
+    run: LocalRun,
+    *,
+    backward: bool,
+    ops: WantedOps | None = None,
+) -> StepTrace:
     with session.again():
         trace = session.run(
-            step, job.arguments()[side], loss_fn=job.losses[side], backward=backward, feeder=run, hooks=False
+            step,
+            job.arguments()[side],
+            loss_fn=job.losses[side],
+            backward=backward,
+            feeder=run,
+            hooks=ops is not None,
+            ops=ops,
         )
         set_apart(session.live, trace)
     return trace

@@ -74,16 +74,18 @@ def _match(job: Job, *, run: bool) -> Matching:
     )
     other = found.plan
     if plan.problems and other.problems and uses[1].tensors and not _of_one_name(plan.problems[0]):
-        return Matching(other)
+        return Matching(other, raised=raised)
     if other.problems or (not uses[1].tensors and not _told(other)):
         found_anyway = bool(plan.problems) and _of_one_name(plan.problems[0])
         return Matching(plan if plan.problems else _doubted(plan, other), raised=None if found_anyway else raised)
     if _apart(job):
         other = settled_by_values(job.base, job.raw, other)
-    elif uses[1].tensors:
+    elif uses[1].tensors and raised is None:
         other = decide(job.base, job.raw, job.arguments, other)
     anchors = found.anchors(other)
     anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
+    if raised is not None:  # it will again when it is run for good, beside what the other did
+        return Matching(other, anchors, raised=raised)
     return Matching(other, anchors, places_in_common(uses[0].outputs, uses[1].outputs))
 
 
@@ -167,18 +169,19 @@ def alike(job: Job) -> frozenset[tuple[str, str]]:
 
 
 def _uses(job: Job) -> tuple[list[Usage], Exception | None]:
-    """How both models use their tensors; nothing where one raises, which it does again when it is run for good."""
+    """How both models use their tensors, one that raises as far as it comes; and the first that was raised."""
     if job.uses is not None:
         return list(job.uses), None
     found: list[Usage] = []
+    first: Exception | None = None
     for side, live, one in zip(("base", "raw"), (job.base, job.raw), job.arguments(), strict=True):
-        try:
-            found.append(first_use(live, one))
-        except Exception as error:
+        usage, error = first_use(live, one)
+        found.append(usage)
+        if error is not None and first is None:
             why = "run first to see in which order it uses its weights, since names don't tell how to fill raw"
             note(error, f"padiff: raised by the {side} model {live.tree.name} ({live.adapter.name}), {why}")
-            return [Usage(), Usage()], error
-    return found, None
+            first = error
+    return found, first
 
 
 def _same_names(plan: WeightPlan) -> bool:

@@ -23,6 +23,11 @@ MOMENTS = ("moment1", "moment2", "velocity")
 LAST_PLACE = 6e-8
 """One less a beta is made in single precision by some: so much of the beta, which is more of what is left."""
 
+ALWAYS_KEPT = 1 << 16
+"""Elements of moments that a step's dump holds in any case."""
+SHARE_KEPT = 0.05
+"""And of the parameters' elements, as many more: a dump takes hardly more than its trace."""
+
 ByPath = Mapping[str, Array]
 
 
@@ -109,6 +114,19 @@ def _size(array: Array) -> float:
     """The root mean square, also of squares of gradients that are next to nothing."""
     peak = float(np.abs(array).max(initial=0.0))
     return peak * rms(array.astype(np.float64) / peak) if peak and np.isfinite(peak) else peak
+
+
+def few_of(sizes: Mapping[str, int], moments: int) -> set[str]:
+    """Parameters whose moments a dump keeps: all where that is little, else the small ones, up to a small share of what
+    parameters take. A wrong setting of an optimizer shows in each."""
+    allowed = max(ALWAYS_KEPT, SHARE_KEPT * sum(sizes.values()))
+    found: set[str] = set()
+    for path, size in sorted(sizes.items(), key=lambda one: one[1]):
+        allowed -= size * moments
+        if allowed < 0:
+            break
+        found.add(path)
+    return found
 
 
 def _values(arrays: ByPath) -> dict[str, Value | None]:

@@ -19,6 +19,7 @@ from padiff.records import (
     Divergence,
     OpPair,
     StepComparison,
+    StepTrace,
     Tolerance,
     Unmatched,
     Value,
@@ -130,6 +131,23 @@ class OpsBeside:
                     found = (float(flat.mean()), float(np.sqrt((flat * flat).mean())))
             self._sums[op.index] = found
         return self._sums[op.index]
+
+
+def ops_of_pairs(
+    pairs: Iterable[tuple[Call, Call]], base: StepTrace, raw: StepTrace, tolerance: Tolerance
+) -> OpsBeside:
+    """The ops of calls that have run, both on base's tensors: all outputs, then all gradients."""
+
+    def allowed(tensor: int, *, gradients: bool = False) -> Tolerance:
+        return tolerance
+
+    found = OpsBeside(raw.step)
+    for one, other in pairs:
+        if one.ops or other.ops:
+            found.compare(one, other, allowed)
+    for tensor, gradient in raw.gradients.items():
+        found.on_gradient(tensor, gradient, base.gradients, allowed)
+    return found
 
 
 def with_ops(done: StepComparison, comparisons: Iterable[Comparison], *, diverged: bool) -> StepComparison:

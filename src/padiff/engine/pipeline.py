@@ -53,7 +53,7 @@ def run_job(
     base = Session(job.base, "base", _watched(job, modules, "base"))
     raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
     base.repeatable = raw.repeatable = True
-    base.ops = raw.ops = WantedOps() if job.ops else None
+    base.ops = raw.ops = None if job.ops is None else WantedOps(layers=job.ops == "all")
     base.loss_outputs, raw.loss_outputs = matching.outputs
     if Projection.possible(job):
         probe = Projection(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,7 +21,7 @@ from padiff.engine.drift import UNCERTAIN, uncertain_part
 from padiff.engine.dumping import StepSink, plain_settings
 from padiff.engine.generators import States, moved_since, states
 from padiff.engine.local import Key, Reference
-from padiff.engine.moments import MOMENTS
+from padiff.engine.moments import MOMENTS, few_of
 from padiff.engine.rehearsal import Rehearsal, Samples, most_held, repeatable, sampled
 from padiff.engine.stored import numbered_slots
 from padiff.frameworks.containers import map_leaves
@@ -307,9 +308,16 @@ class Running:
         """What the optimizer remembers for its next steps."""
         if not self.stepped:
             return
+        parameters = self._dumped(self._live.parameters())
+        sizes = {path: math.prod(self._adapter.shape(tensor)) for path, tensor in parameters.items()}
         moments = optimizer_moments_of(self._adapter, optimizer, self._live.parameters())
-        found = {name: self._dumped(self._held(moments[name])) for name in MOMENTS if moments.get(name)}
-        if found:
+        kept = few_of(sizes, sum(1 for name in MOMENTS if moments.get(name)))
+        found = {
+            name: self._held({path: tensor for path, tensor in moments[name].items() if path in kept})
+            for name in MOMENTS
+            if moments.get(name)
+        }
+        if any(found.values()):
             sink.step.moments(found)
 
     def _from_base(self, sink: StepSink) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from padiff.align import CallPairing, pair_slots, tag_key, tags_of
+from padiff.align import CallPairing, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
@@ -150,7 +150,7 @@ class SideBySide:
                 self._unmatched.append(Unmatched("raw", tag.path, tag.kind, text))
                 continue
             outcome = self._values_of(one.value, other.value, self._allowed(one.tensor), masks=True)
-            comparison = self._comparison("forward", "output", base, tag, other.name or one.name, outcome, other.tensor)
+            comparison = self._comparison("forward", "output", base, tag, name_of(one, other), outcome, other.tensor)
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
         for side, alone in (("base", base_alone), ("raw", raw_alone)):
@@ -311,7 +311,7 @@ class SideBySide:
             if outcome is None:
                 outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
             self._picture("forward", outcome, one.value, other.value, result=role == "output" and raw.parent < 0)
-            comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
+            comparison = self._comparison("forward", role, base, raw, name_of(one, other), outcome, other.tensor)
             if self._beside_the_point(role, base, raw, other, right, outcome):
                 self._unmatched.append(Unmatched("raw", raw.path, raw.kind, f"{role} {other.name}: {outcome.message}"))
                 continue
@@ -361,7 +361,7 @@ class SideBySide:
             outcome = self._outcomes[key]
             if raw.parent < 0 and role == "output" and key in results:
                 self._gallery.see_result(outcome, *results[key])
-            comparison = self._comparison("forward", role, base, raw, other.name or one.name, outcome, other.tensor)
+            comparison = self._comparison("forward", role, base, raw, name_of(one, other), outcome, other.tensor)
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
         self._queue.clear()

@@ -13,7 +13,7 @@ from padiff.capture.held import Held
 from padiff.capture.recorder import Observer
 from padiff.capture.scaling import unscaled
 from padiff.capture.session import Arguments, Session
-from padiff.diagnose import find_divergence
+from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.crossings import Crossings
@@ -24,14 +24,14 @@ from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
 from padiff.engine.lone_outputs import lone_outputs_of, with_lone_outputs
-from padiff.engine.ops_beside import named_by_ops, with_ops
+from padiff.engine.ops_beside import named_by_ops, ops_of_pairs, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
-from padiff.engine.widths import narrowed
+from padiff.engine.widths import narrowed, product_dtypes
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
@@ -141,6 +141,8 @@ class Step:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
         trees = (job.base.tree, job.raw.tree)
         located = with_lone_outputs(located, done, trees)
+        given = given_otherwise(done, located[0]) if located else None
+        located = located if given is None else [given]
         found = list(done.comparisons)
         state = State(job, self.plan, self.step, self.noise)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
@@ -163,6 +165,8 @@ class Step:
         self.keeping.raw.end(raw, buffers[1])
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
+        if job.optimizers is not None and job.steps > 1 and self.step == 0 and not located:
+            self._say_what_is_left()
         plain = replace(done, comparisons=tuple(found))
         first = None if located else find_divergence(plain, trees)
         if first is not None:
@@ -171,6 +175,16 @@ class Step:
             located = with_trips(located, plain)
         done = with_ops(done, found, diverged=bool(located))
         return done, [named_by_ops(one, done) for one in located]
+
+    def _say_what_is_left(self) -> None:
+        """Functions that step should clear, too; both may gather gradients over steps, one alone forgot to."""
+        base, raw = self.base.leaves_gradients(), self.raw.leaves_gradients()
+        if base != raw:
+            side = "base" if base else "raw"
+            self.notes.append(
+                f"the optimizer's function of {side} leaves gradients behind, to which the next step's are added; the "
+                "other clears them"
+            )
 
     def _of_compiled(self, first: Divergence) -> Divergence:
         """What differs as it was compiled, and not in eager form."""
@@ -203,19 +217,25 @@ class Step:
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
         scenes = located.scenes
+        ops = ops_of_pairs(located.pairs, scenes.reference.trace, scenes.found, job.tolerance)
         done = StepComparison(
             self.step,
             scenes.reference.trace,
             scenes.found,
             located.pairs,
             tuple(comparisons),
-            (*located.unmatched, *told),
+            (*located.unmatched, *told, *ops.unmatched),
             located.alike,
+            ops=tuple(one for one in ops.comparisons if one.phase in wanted),
+            op_pairs=tuple(ops.pairs),
         )
         trees = (job.base.tree, job.raw.tree)
         found = with_lone_outputs(found, done, trees)
         first = None if found else find_divergence(done, trees)
-        return done, found if first is None else [explained_state(first, done, self.after)]
+        if first is not None:
+            found = [explained_state(first, done, self.after)]
+        done = with_ops(done, comparisons, diverged=bool(found))
+        return done, [named_by_ops(one, done) for one in found]
 
     def _fed(self, phases: str) -> Located:
         return localise(
@@ -228,6 +248,7 @@ class Step:
             twins=self.twins,
             tolerance=self.job.tolerance,
             backward=phases != "forward",
+            ops=self.base.ops,
         )
 
     def _fed_alone(self, phases: str) -> Located | None:
@@ -330,7 +351,8 @@ class Step:
     def _as_narrow_as_they_are(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
         done = self._side_by_side()
-        known, self.job = self.job, narrowed(self.job, (self.base.autocast, self.raw.autocast))
+        formats = (self.base.autocast, self.raw.autocast, *product_dtypes(self.job, done))
+        known, self.job = self.job, narrowed(self.job, formats)
         if self.job is known:
             return done
         with self.base.again(), self.raw.again():
@@ -358,6 +380,7 @@ class Step:
                 step=job.tolerance.narrow,
                 drift=self.drift,
                 runs=job.tolerance.runs,
+                kinks=self._kinks_matter(base_trace),
             )
             if self.noise is not None and differs_from_itself(
                 base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
@@ -375,6 +398,12 @@ class Step:
             set_apart(job.base, base_trace)
             set_apart(job.raw, raw_trace)
         return self._finished(base_trace, raw_trace)
+
+    def _kinks_matter(self, base: StepTrace) -> bool:
+        """Whether numbers that cross zero by rounding are put right: not where raw's gradients must be its own."""
+        job = self.job
+        rounds = job.tolerance.mode == "auto" and not job.tolerance.narrow
+        return rounds and job.optimizers is None and base.ran_backward
 
     def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
         """Raw beside what base did."""
@@ -435,8 +464,7 @@ class Step:
     def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self.twins)
-        rounds = job.tolerance.mode == "auto" and not job.tolerance.narrow and job.optimizers is None
-        self.crossings = Crossings() if rounds and base.ran_backward else None
+        self.crossings = Crossings() if self._kinks_matter(base) else None
         self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self.twins, self.noise, self.crossings)
         return self.watcher
 

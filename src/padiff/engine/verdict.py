@@ -54,7 +54,8 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
-    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *dict.fromkeys(more_notes)]
+    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *_special(job, plan)]
+    notes += dict.fromkeys(more_notes)
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=not divergences and enough,
@@ -105,6 +106,16 @@ def _shared(job: Job, plan: WeightPlan) -> list[str]:
             "after an optimizer's step they part"
         )
     return found
+
+
+def _special(job: Job, plan: WeightPlan) -> list[str]:
+    """What a function of the user's fills holds its values in its own way."""
+    paths = [job.raw.tree.nodes[raw].path or "(model)" for _, raw, _ in plan.special]
+    if not paths:
+        return []
+    shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+    what = "1 layer is" if len(paths) == 1 else f"{len(paths)} layers are"
+    return [f"{what} filled by a function of yours ({shown}): gradients and weights inside are not compared"]
 
 
 def _precision(step: StepComparison) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from padiff.compare.tolerance import spacing
 from padiff.engine.job import Job
 from padiff.frameworks.tree import LiveTree, main_dtype
-from padiff.records import Tolerance
+from padiff.records import StepComparison, Tolerance
+
+PRODUCTS = ("linear", "bilinear", "conv", "attention", "transformer", "lstm", "gru", "rnn")
+"""How the names of layers begin that multiply matrices."""
 
 
 def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
@@ -17,15 +19,21 @@ def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance
 
     A few tensors in another dtype are a difference like any other."""
     dtypes = main_dtype(base), main_dtype(raw)
-    differ = None not in dtypes and dtypes[0] != dtypes[1]
-    products = [product_dtype(live) for live in (base, raw)]
-    return _narrowed(tolerance, (*products, *dtypes) if differ else products)
+    return tolerance if None in dtypes or dtypes[0] == dtypes[1] else _narrowed(tolerance, dtypes)
 
 
-def product_dtype(live: LiveTree) -> str | None:
-    """The narrower format in which a model's products may be made where it lies."""
-    ask: Callable[[Any], str | None] | None = getattr(live.adapter, "product_dtype", None)
-    return None if ask is None else ask(live.model)
+def product_dtypes(job: Job, done: StepComparison) -> list[str | None]:
+    """The formats in which both models' products may be made where they lie, where a product is the first that differs.
+
+    Most often both take the same kernels, and what differs first elsewhere is no matter of products."""
+    first = next((one for one in done.comparisons if not one.agrees), None)
+    if first is None or job.tolerance.mode != "auto":
+        return []
+    layer = next((node.layer for node in job.raw.tree.nodes if node.path == first.raw_path), None)
+    if layer is None or not layer.startswith(PRODUCTS):
+        return []
+    asked = [getattr(live.adapter, "product_dtype", None) for live in (job.base, job.raw)]
+    return [None if ask is None else ask(live.model) for ask, live in zip(asked, (job.base, job.raw), strict=True)]
 
 
 def with_widths(job: Job) -> Job:

@@ -20,6 +20,10 @@ def compiled_parts(live: LiveTree) -> dict[int, str]:
 
 
 def _found(live: LiveTree) -> tuple[dict[int, str], dict[int, str]]:
+    return live.once("compiled", _look)
+
+
+def _look(live: LiveTree) -> tuple[dict[int, str], dict[int, str]]:
     """Outermost compiled modules that nobody sees into, and those that can be run module by module."""
     ask, in_parts = (getattr(live.adapter, name, None) for name in ("compiled", "runs_in_parts"))
     closed: dict[int, str] = {}

@@ -23,7 +23,8 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle, Measured
+from padiff.frameworks.patches import replaced
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
 from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
 from padiff.records import Array
 
@@ -33,7 +34,6 @@ _BIT_VIEWS = {
     "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
     "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
 }
-_WHOLE = frozenset({paddle.int64, paddle.int32, paddle.bool, paddle.int16, paddle.int8, paddle.uint8})
 _SMALL = 1 << 13
 """Elements up to which copying takes a fraction of the time of sharing (paddle 3.3)."""
 _STATISTICS = ("_mean", "_variance")
@@ -117,6 +117,8 @@ class PaddleAdapter:
 
     def is_model(self, thing: Any) -> bool:
         return isinstance(thing, paddle.nn.Layer)
+
+    tensor_type = paddle.Tensor
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, paddle.Tensor)
@@ -289,6 +291,12 @@ class PaddleAdapter:
 
     attach_in_backward = attach
 
+    def unseen(self) -> AbstractContextManager[None]:
+        return paddle_builtins.Unseen()
+
+    def seen_again(self) -> AbstractContextManager[None]:
+        return paddle_builtins.seen_again()
+
     def written_as(self, module: Any) -> type | None:
         return module.written_as if isinstance(module, paddle_loaded.Part) else None
 
@@ -319,10 +327,8 @@ class PaddleAdapter:
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)
 
-    def watch_ops(
-        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
-    ) -> AbstractContextManager[None]:
-        return paddle_ops.watching(begin, end, about_to_write)
+    def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return paddle_builtins.watching_ops(watcher, about_to_write)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return paddle_ops.op_name(op, function, several)
@@ -334,13 +340,13 @@ class PaddleAdapter:
         return paddle_ops.WRAPPERS
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
-        if tensor.stop_gradient or tensor.dtype in _WHOLE:  # indices may claim to take gradients, and get none
+        if tensor.stop_gradient:
             return None
 
         def hook(gradient: Any) -> Any:
             return None if gradient is None else self._passed_on(callback, gradient)
 
-        return _GradientHandle(tensor, tensor.register_hook(hook)._hook_id)
+        return _GradientHandle(weakref.ref(tensor), tensor._register_grad_hook(hook))
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
@@ -359,7 +365,7 @@ class PaddleAdapter:
         return twin
 
     def _passed_on(self, see: Callable[[Any], Array | None], gradient: Any) -> Any:
-        other = see(gradient.detach())
+        other = see(gradient if gradient.is_leaf else gradient.detach())
         return None if other is None else self.to_native(other).astype(gradient.dtype)
 
     def write(self, target: Any, source: Any) -> None:
@@ -492,20 +498,19 @@ def _eagerly() -> Iterator[None]:
 
 @contextmanager
 def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
-    owner, thread = paddle.amp.AmpScaler, threading.get_ident()
-    original = owner.scale
+    thread = threading.get_ident()
 
-    def reporting(scaler: Any, var: Any) -> Any:
-        found = original(scaler, var)
-        if threading.get_ident() == thread and scaler.is_enable():
-            scaled(float(scaler._scale.item()))
-        return found
+    def wrap(original: Any) -> Any:
+        def reporting(scaler: Any, var: Any) -> Any:
+            found = original(scaler, var)
+            if threading.get_ident() == thread and scaler.is_enable():
+                scaled(float(scaler._scale.item()))
+            return found
 
-    owner.scale = reporting
-    try:
+        return reporting
+
+    with replaced([(paddle.amp.AmpScaler, "scale", wrap)]):
         yield
-    finally:
-        owner.scale = original
 
 
 class _GradientHandle:
@@ -514,8 +519,10 @@ class _GradientHandle:
     paddle 3.3's own handle holds the tensor, and warns when an in-place op has moved the hook away.
     """
 
+    __slots__ = ("_hook", "_tensor")
+
     def __init__(self, tensor: Any, hook: int) -> None:
-        self._tensor, self._hook = weakref.ref(tensor), hook
+        self._tensor, self._hook = tensor, hook
 
     def remove(self) -> None:
         tensor = self._tensor()
@@ -567,17 +574,16 @@ def _from_numpy(array: Array) -> Any:
 @contextmanager
 def _reading(read: Callable[[Any], None]) -> Iterator[None]:
     """Parameters and buffers are fetched from a layer by name, which is seen where the layer class looks them up."""
-    original = paddle.nn.Layer.__getattr__
     thread = threading.get_ident()
 
-    def reporting(layer: Any, name: str) -> Any:
-        value = original(layer, name)
-        if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
-            read(value)
-        return value
+    def wrap(original: Any) -> Any:
+        def reporting(layer: Any, name: str) -> Any:
+            value = original(layer, name)
+            if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
+                read(value)
+            return value
 
-    paddle.nn.Layer.__getattr__ = reporting
-    try:
+        return reporting
+
+    with replaced([(paddle.nn.Layer, "__getattr__", wrap)]):
         yield
-    finally:
-        paddle.nn.Layer.__getattr__ = original

@@ -1,27 +1,23 @@
-"""Paddle's compiled ops, replaced while somebody watches: paddle has no function modes.
+"""Paddle's compiled ops, seen while somebody watches: paddle has no function modes, so they are replaced.
 
-There is one place where they are replaced, so that watchers may be nested, and may come and go in any order and in
-several threads: the first one in puts the replacements in, the last one out takes them out. What a replacement does is
-decided by the watchers of the thread that calls it.
+They are replaced for the process, as long as anybody watches; what a replacement does is decided by the watchers of the
+thread that calls it.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 import paddle
 
-Around = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Called in place of an op with its name, the op and what it was given; calls it and returns what is to be returned."""
-Place = tuple[Any, str, Any]
-"""Who holds an op, under which name, and the op."""
+from padiff.frameworks.patches import Patch, Wrap, originals, replaced
+from padiff.frameworks.protocol import LibraryOp, OpWatcher
 
 WRITERS = ("_setitem_dygraph", "set_value", "copy_")
 """Methods of tensors that write."""
@@ -31,149 +27,196 @@ _METHODS = """
     __rfloordiv__ __pow__ __rpow__ __mod__ __rmod__ __matmul__ __rmatmul__ __gt__ __ge__ __lt__ __le__ __eq__
     __ne__
 """
+CUSTOM = "_run_custom_op"
+"""What runs ops that are built with ``PD_BUILD_OP``; it is given their name first."""
 METHODS = frozenset(_METHODS.split())
 """Methods of tensors that are compiled ops themselves."""
+_APART = ("libpaddle", "paddle._C_ops", "paddle._pir_ops")
+"""Modules that are no users of ops: where they come from, and what builds graphs of them."""
 
 
 class _Watchers(threading.local):
     """Of one thread."""
 
     def __init__(self) -> None:
-        self.around: list[Around] = []
+        self.ops: tuple[OpWatcher, ...] = ()
+        """Who is to be told now."""
+        self.seen: Callable[..., None] | None = None
+        """How, where it is one alone and the op writes nothing."""
+        self.standing: list[OpWatcher] = []
+        """Who watches, also while nobody is to be told."""
         self.unseen = 0
-        """How many times over nobody is to see what is called."""
         self.writes: list[Callable[[Any], None]] = []
+
+    def settle(self) -> None:
+        self.ops = () if self.unseen else tuple(self.standing)
+        self.seen = self.ops[0].seen if len(self.ops) == 1 else None
 
 
 _watchers = _Watchers()
-_patching = threading.Lock()
-_held: dict[tuple[int, str], list[Any]] = {}
-"""(Owner, name) to owner, name, op, and how many want it replaced."""
 
 
 @contextmanager
-def intercepted(around: Around) -> Iterator[None]:
-    """Inside, every compiled op that this thread calls goes through ``around``; of several, the last one is first."""
-    places = _every_op()
-    _hold(places)
-    _watchers.around.append(around)
+def watching_ops(watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> Iterator[None]:
+    """Inside, ``watcher`` is told of every compiled op that this thread calls, ``about_to_write`` as by
+    ``watching_writes``."""
+    with replaced(_every_op()):
+        _watchers.writes.append(about_to_write)
+        _watchers.standing.append(watcher)
+        _watchers.settle()
+        try:
+            yield
+        finally:
+            _watchers.standing.remove(watcher)
+            _watchers.writes.remove(about_to_write)
+            _watchers.settle()
+
+
+@contextmanager
+def seen_again() -> Iterator[None]:
+    """Inside, what this thread calls is seen, though padiff calls it: a model that it runs."""
+    before, _watchers.unseen = _watchers.unseen, 0
+    _watchers.settle()
     try:
         yield
     finally:
-        _watchers.around.remove(around)
-        _let_go(places)
-
-
-class Unseen:
-    """Inside, what this thread calls is nobody's business: padiff's own work, amid the model's. Watchers that come
-    inside stay, and see what is called afterwards."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        _watchers.unseen += 1
-
-    def __exit__(self, *_: object) -> None:
-        _watchers.unseen -= 1
+        _watchers.unseen = before
+        _watchers.settle()
 
 
 @contextmanager
 def watching_writes(about_to_write: Callable[[Any], None]) -> Iterator[None]:
     """Inside, ``about_to_write`` is called with the tensors that an op of this thread may be about to write."""
-    places = _writing_ops()
-    _hold(places)
-    _watchers.writes.append(about_to_write)
-    try:
-        yield
-    finally:
-        _watchers.writes.remove(about_to_write)
-        _let_go(places)
+    with replaced(_writing_ops()):
+        _watchers.writes.append(about_to_write)
+        try:
+            yield
+        finally:
+            _watchers.writes.remove(about_to_write)
 
 
-def _hold(places: Iterable[Place]) -> None:
-    with _patching:
-        for owner, name, op in places:
-            entry = _held.setdefault((id(owner), name), [owner, name, op, 0])
-            entry[3] += 1
-            if entry[3] == 1:
-                setattr(owner, name, _replacement(op, _label(op, name)))
+class Unseen:
+    """Inside, what this thread calls is nobody's business: padiff's own work, amid the model's."""
+
+    def __enter__(self) -> None:
+        _watchers.unseen += 1
+        _watchers.ops, _watchers.seen = (), None
+
+    def __exit__(self, *_: object) -> None:
+        _watchers.unseen -= 1
+        if _watchers.standing:
+            _watchers.settle()
 
 
-def _let_go(places: Iterable[Place]) -> None:
-    with _patching:
-        for owner, name, _ in places:
-            entry = _held[id(owner), name]
-            entry[3] -= 1
-            if entry[3] == 0:
-                del _held[id(owner), name]
-                setattr(owner, name, entry[2])
+@functools.cache
+def _writing_ops() -> tuple[Patch, ...]:
+    return tuple((owner, name, wrap) for owner, name, wrap in _own_places() if _writes(name))
 
 
-def _label(op: Any, name: str) -> str:
-    """What an op is called, under whatever name somebody imported it."""
-    return str(op.__name__) if isinstance(op, BuiltinFunctionType) else name
+def _every_op() -> Sequence[Patch]:
+    """All ops, also where other modules imported them by themselves, and those that are methods of tensors.
 
-
-def _original(owner: Any, name: str, now: Any) -> Any:
-    """What is there when nobody watches."""
-    entry = _held.get((id(owner), name))
-    return now if entry is None else entry[2]
-
-
-def _writing_ops() -> list[Place]:
-    found: list[Place] = []
-    with _patching:
-        for name, now in list(vars(paddle._C_ops).items()):
-            if name.endswith("_") and not name.startswith("_") and callable(now):
-                found.append((paddle._C_ops, name, _original(paddle._C_ops, name, now)))
-        for name in WRITERS:
-            found.append((paddle.Tensor, name, _original(paddle.Tensor, name, getattr(paddle.Tensor, name))))
+    Looking through all modules takes longer than all the rest: one that has no more names than it had is as it was."""
+    found = list(_own_places())
+    standing: dict[int, Any] | None = None
+    for title, module in list(sys.modules.items()):
+        own = getattr(module, "__dict__", ())
+        known = _scanned.get(title)
+        if known is None or known[0] is not module or known[1] != len(own):
+            if standing is None:
+                standing = originals()
+            known = _scanned[title] = (module, len(own), _places_in(title, module, standing))
+        if known[2]:
+            found += known[2]
     return found
 
 
-def _every_op() -> list[Place]:
-    """All ops, also where other modules imported them by themselves, and those that are methods of tensors."""
-    found: list[Place] = []
-    with _patching:
-        known: dict[int, Any] = {}
-        for name, now in list(vars(paddle._C_ops).items()):
-            op = _original(paddle._C_ops, name, now)
-            compiled = inspect.unwrap(op) if callable(op) else op  # somebody may listen to what it draws
-            if isinstance(compiled, BuiltinFunctionType):
-                found.append((paddle._C_ops, name, op))
-                known[id(compiled)] = known[id(_replacement(compiled, _label(compiled, name)))] = compiled
-        for module_name, module in list(sys.modules.items()):
-            if module is None or module is paddle._C_ops or "libpaddle" in module_name:
-                continue
-            for name, now in list(getattr(module, "__dict__", {}).items()):
-                if id(now) in known:
-                    found.append((module, name, known[id(now)]))
-        for name in METHODS:
-            if name in vars(paddle.Tensor):
-                found.append((paddle.Tensor, name, _original(paddle.Tensor, name, vars(paddle.Tensor)[name])))
+_scanned: dict[str, tuple[Any, int, tuple[Patch, ...]]] = {}
+"""Title of a module to the module, how many names it had, and which of them are ops."""
+
+
+def _places_in(title: str, module: Any, standing: dict[int, Any]) -> tuple[Patch, ...]:
+    if any(part in title for part in _APART):
+        return ()
+    ops, found = _ops(), []
+    for name, value in list(getattr(module, "__dict__", {}).items()):
+        label = ops.get(id(standing.get(id(value), value)))
+        if label is not None:
+            found.append((module, name, _watched(label)))
+    return tuple(found)
+
+
+@functools.cache
+def _ops() -> dict[int, str]:
+    """By identity, what compiled ops are called, under whatever name somebody imported them. They never go."""
+    standing = originals()
+    found = {}
+    for now in vars(paddle._C_ops).values():
+        op = standing.get(id(now), now)
+        if isinstance(op, BuiltinFunctionType):
+            found[id(op)] = op.__name__
     return found
 
 
 @functools.cache
-def _replacement(op: Any, name: str) -> Callable[..., Any]:
-    """Made once for each op: there are hundreds."""
-    writes = (name.endswith("_") and not name.startswith("_")) or name in WRITERS
-    plain = _telling(op) if writes else op
-    if name == "set_value":  # what it calls is seen by itself
-        return plain
-    watchers = _watchers
+def _own_places() -> tuple[Patch, ...]:
+    standing = originals()
+    found: list[Patch] = []
+    for name, now in list(vars(paddle._C_ops).items()):
+        op = standing.get(id(now), now)
+        if isinstance(op, BuiltinFunctionType) and not name.endswith("_grad"):
+            found.append((paddle._C_ops, name, _watched(op.__name__)))
+    methods = METHODS | set(WRITERS)
+    return (*found, *((paddle.Tensor, name, _watched(name)) for name in methods if hasattr(paddle.Tensor, name)))
 
-    @functools.wraps(op)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        around = watchers.around
-        if not around or watchers.unseen:
-            return plain(*args, **kwargs)
-        run = plain
-        for one in around[:-1]:
-            run = functools.partial(_through, one, name, run)
-        return around[-1](name, run, args, kwargs)
 
-    return replacement
+def _writes(name: str) -> bool:
+    return (name.endswith("_") and not name.startswith("_")) or name in WRITERS
+
+
+@functools.cache
+def _watched(name: str) -> Wrap:
+    """What is made of an op of this name."""
+    writes = _writes(name)
+    watchers, frame_above = _watchers, sys._getframe
+
+    @functools.cache
+    def wrap(op: Any) -> Any:
+        plain = _telling(op) if writes else op
+        if name == "set_value":  # what it calls is seen by itself
+            return plain
+
+        @functools.wraps(op)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            seen = watchers.seen
+            if seen is not None:
+                output = op(*args, **kwargs)
+                seen(name, args, kwargs, output, frame_above(1))
+                return output
+            return around(*args, **kwargs) if watchers.ops else op(*args, **kwargs)
+
+        @functools.wraps(op)
+        def around(*args: Any, **kwargs: Any) -> Any:
+            return _around(name, plain, args, kwargs, frame_above(1)) if watchers.ops else plain(*args, **kwargs)
+
+        return around if writes or name == CUSTOM else replacement
+
+    return wrap
+
+
+def _around(name: str, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
+    """An op that may write, or that several watch."""
+    watchers = _watchers.ops
+    custom = name == CUSTOM and bool(args)
+    told, given = (LibraryOp(args[0]), args[1:]) if custom else (name, args)
+    with Unseen():  # looking at a tensor may take ops itself
+        tokens = [watcher.begin(told, given, kwargs, frame) for watcher in watchers]
+    output = op(*args, **kwargs)
+    with Unseen():
+        for watcher, token in zip(watchers, tokens, strict=True):
+            if token is not None:
+                watcher.end(token, output, given)
+    return output
 
 
 def _telling(op: Any) -> Callable[..., Any]:
@@ -189,7 +232,3 @@ def _telling(op: Any) -> Callable[..., Any]:
         return op(*args, **kwargs)
 
     return telling
-
-
-def _through(around: Around, name: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return around(name, op, args, kwargs)

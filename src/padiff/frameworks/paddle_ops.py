@@ -1,18 +1,16 @@
-"""Seeing paddle's ops: compiled ops are seen, and named by the public function that the user called to get there."""
+"""Paddle's ops: compiled ops are seen, and named by the public function that the user called to get there."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import paddle
 
-from padiff.frameworks.paddle_builtins import METHODS, intercepted, watching_writes
-from padiff.frameworks.protocol import BeginOp, EndOp, LibraryOp
+from padiff.frameworks.paddle_builtins import METHODS
+from padiff.frameworks.protocol import LibraryOp
 
 LAYERS = str(Path(paddle.nn.layer.__file__).parent)
 """Code of the framework's own layers."""
@@ -28,8 +26,6 @@ WRAPPERS = tuple(
     )
 )
 """Files of decorators: their frames stand around the public functions and say nothing of them."""
-CUSTOM = "_run_custom_op"
-"""What runs ops that are built with ``PD_BUILD_OP``; it is given their name first."""
 HOMES: tuple[tuple[str, Any], ...] = (
     ("paddle.nn.functional", paddle.nn.functional),
     ("paddle", paddle),
@@ -37,35 +33,6 @@ HOMES: tuple[tuple[str, Any], ...] = (
     ("paddle.Tensor", paddle.Tensor),
 )
 """Where public functions are looked for, in this order."""
-
-
-@contextmanager
-def watching(begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]) -> Iterator[None]:
-    busy = False
-
-    def around(name: str, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal busy
-        if busy:  # looking at a tensor may take ops itself
-            return op(*args, **kwargs)
-        busy = True
-        try:
-            if name == CUSTOM and args:
-                token = begin(LibraryOp(args[0]), args[1:], kwargs)
-            else:
-                token = begin(name, args, kwargs)
-        finally:
-            busy = False
-        output = op(*args, **kwargs)
-        if token is not None:
-            busy = True
-            try:
-                end(token, output, args)
-            finally:
-                busy = False
-        return output
-
-    with watching_writes(about_to_write), intercepted(around):
-        yield
 
 
 def op_name(op: Any, function: CodeType | None, several: bool) -> str:

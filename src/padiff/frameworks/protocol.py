@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 from padiff.frameworks.draws import Dice
@@ -18,10 +18,23 @@ Exit = Callable[[Any, Any], Any]
 Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
 
-BeginOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Called before an op: the op, positional arguments, keyword arguments; returns a token, None for an op not wanted."""
-EndOp = Callable[[Any, Any, tuple[Any, ...]], None]
-"""Called after an op that was wanted: the token, what the op returned, its positional arguments."""
+
+class OpWatcher(Protocol):
+    """Told of the ops that a thread calls. ``frame`` is whose line calls the framework, or runs inside of it."""
+
+    def seen(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, output: Any, frame: FrameType
+    ) -> None:
+        """An op that writes nothing has ended."""
+        ...
+
+    def begin(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
+        """An op that may write begins; returns a token, None for an op not wanted."""
+        ...
+
+    def end(self, token: Any, output: Any, args: tuple[Any, ...]) -> None:
+        """It has ended; not called for one that is not wanted."""
+        ...
 
 
 class LibraryOp(str):
@@ -222,11 +235,12 @@ class Adapter(Protocol):
 
     # Ops. An adapter may leave these out: then modules are all that is seen.
 
-    def watch_ops(
-        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
-    ) -> AbstractContextManager[None]:
-        """Inside, ``begin`` and ``end`` are called around every op of this thread, wherever it is called, and between
-        them, as by ``watch_writes``, ``about_to_write``."""
+    tensor_type: type
+    """The class of all tensors."""
+
+    def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        """Inside, ``watcher`` is told of every op of this thread, wherever it is called, and ``about_to_write`` is
+        called as by ``watch_writes``, after ``begin``."""
         ...
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:

@@ -23,10 +23,11 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import BeginOp, EndOp, Enter, Exit, Fail, Handle, Measured
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
+from padiff.frameworks.torch_gradients import on_gradient
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.records import Array
 
@@ -67,6 +68,8 @@ class TorchAdapter:
 
     def model_of(self, thing: Any) -> Any:
         return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
+
+    tensor_type = torch.Tensor
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor)
@@ -178,7 +181,10 @@ class TorchAdapter:
         return tensor.detach().clone()
 
     def version(self, tensor: Any) -> int:
-        return 0 if tensor.is_inference() else int(tensor._version)
+        try:
+            return tensor._version
+        except RuntimeError:  # one made in inference mode
+            return 0
 
     def storage(self, tensor: Any) -> int:
         try:
@@ -210,6 +216,14 @@ class TorchAdapter:
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=False)
+
+    def unseen(self) -> AbstractContextManager[Any]:
+        """Inside, nobody sees what is done: padiff's own work, amid the model's."""
+        return torch._C.DisableTorchFunction()
+
+    def seen_again(self) -> AbstractContextManager[Any]:
+        """Inside, a model that is run from a hook is seen as it is elsewhere."""
+        return torch._C._EnableTorchFunction()
 
     def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
         return self._attached(modules, enter, leave, fail, in_backward=True)
@@ -271,10 +285,8 @@ class TorchAdapter:
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return watching(dice, self.to_numpy, self.to_native)
 
-    def watch_ops(
-        self, begin: BeginOp, end: EndOp, about_to_write: Callable[[Any], None]
-    ) -> AbstractContextManager[None]:
-        return torch_ops.watching(begin, end, _WriteWatch(about_to_write).tell, _may_write)
+    def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
+        return torch_ops.watching(watcher, _WriteWatch(about_to_write).tell, _written_position)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return torch_ops.op_name(op, function, several)
@@ -286,18 +298,7 @@ class TorchAdapter:
         return ()
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
-        if not tensor.requires_grad:
-            return None
-
-        def hook(gradient: Any) -> Any:
-            if gradient is None:
-                return None
-            with torch._C.DisableTorchFunction():
-                other = callback(gradient.detach() if gradient.requires_grad else gradient)
-                return None if other is None else self.to_native(other).to(gradient)
-
-        handle: Handle = tensor.register_hook(hook)
-        return handle
+        return on_gradient(tensor, callback, self.to_native)
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
@@ -567,12 +568,10 @@ _IN_PLACE_OPERATORS = frozenset(
         "rshift",
     )
 ) | {"__setitem__", "__set__"}
+_BESIDE = frozenset({"grad", "requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks"})
+"""What a tensor has besides its elements: setting it writes nothing."""
 _ALWAYS = -1
 _positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
-
-
-def _may_write(func: Any) -> bool:
-    return _written_position(func) is not None
 
 
 def _written_position(func: Any) -> int | None:
@@ -583,6 +582,8 @@ def _written_position(func: Any) -> int | None:
         name = getattr(func, "__name__", "")
         if isinstance(func, torch._ops.OpOverload):  # as graphs call them
             position: int | None = _ALWAYS if func._schema.is_mutable else None
+        elif name == "__set__" and getattr(func.__self__, "__name__", "") in _BESIDE:
+            position = None
         elif name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.startswith("__")):
             position = _ALWAYS
         else:

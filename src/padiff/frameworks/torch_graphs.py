@@ -27,11 +27,15 @@ class Part(torch.nn.Module):
                 self.__dict__[kept] = getattr(tensors, kept)
         self._of = _Of(written_as)
 
-    def forward(self, *lone: Any, **several: Any) -> Any:
+    def forward(self, **named: Any) -> Any:
         of = self._of
         region, of.next = of.next or of.regions[0], None
-        env = _run(region, dict(zip(region.inputs, lone or several.values(), strict=True)))
-        return env[region.outputs[0]] if len(region.outputs) == 1 else _named([env[node] for node in region.outputs])
+        given = dict(zip(region.inputs, named.values(), strict=True))
+        source = {id(tensor): node for node, tensor in given.items()}
+        env = _run(region, dict(given))
+        passed = {node: source[id(env[node])] for node in region.outputs if id(env[node]) in source}
+        region.passed = passed if len(passed) < len(region.outputs) else {}
+        return _named([env[node] for node in region.outputs if node not in region.passed])
 
     def extra_repr(self) -> str:
         return "as exported"
@@ -58,6 +62,9 @@ class _Region:
     items: list[Any] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
+    passed: dict[Any, Any] = field(default_factory=dict)
+    """Of the last run: nodes that came to nothing but what was given, as a cast to the same dtype does, and what that
+    was. What others take from there they would have taken from outside."""
 
     def nodes(self) -> Iterator[Any]:
         for item in self.items:
@@ -278,10 +285,10 @@ def _run(region: _Region, env: dict[Any, Any]) -> dict[Any, Any]:
         if isinstance(item, _Region):
             assert item.part is not None
             item.part._of.next = item
-            given = [value(node) for node in item.inputs]
-            found = item.part(*given) if len(given) == 1 else item.part(**_named(given))
-            several = (found,) if len(item.outputs) == 1 else found.values()
-            env.update(zip(item.outputs, several, strict=True))
+            found = item.part(**_named([value(node) for node in item.inputs]))
+            made = [node for node in item.outputs if node not in item.passed]
+            env.update(zip(made, found.values(), strict=True))
+            env.update({node: value(source) for node, source in item.passed.items()})
             continue
         args, kwargs = torch.fx.map_arg((item.args, item.kwargs), value)
         if item.op == "call_function":
@@ -294,5 +301,5 @@ def _run(region: _Region, env: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _named(values: Sequence[Any]) -> dict[str, Any]:
-    """Several tensors whose places in the call's arguments, or in what it returned, are lost."""
+    """Tensors whose places in the call's arguments, or in what it returned, are lost."""
     return {f"{UNORDERED}{place}": value for place, value in enumerate(values)}

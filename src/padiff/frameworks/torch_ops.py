@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,10 @@ import torch
 from torch._C import _current_graph_task_id, _len_torch_function_stack
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from padiff.frameworks.protocol import BeginOp, EndOp
+from padiff.frameworks.protocol import OpWatcher
+
+Tell = Callable[[Any, Any, Any], None]
+Position = Callable[[Any], int | None]
 
 PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 """What a tensor is asked for that makes another tensor; all else it is asked for is a look at it."""
@@ -28,47 +32,70 @@ LOOKS = frozenset(_LOOKS.split())
 LAYERS = str(Path(torch.nn.modules.__file__).parent)
 """Code of the framework's own layers."""
 
-_known: dict[Any, tuple[bool, bool]] = {}  # a cache keyed by the framework's own functions: ignored, may write
+_PLAIN, _IGNORED, _WRITES = -3, -2, -1
+"""How an op is seen: by its end; not at all; by its beginning and its end. From 0 on: by both, where the argument of
+that number, ``inplace``, is true."""
+_known: dict[Any, int] = {}  # a cache keyed by the framework's own functions
 
 
 class _OpWatch(TorchFunctionMode):
-    def __init__(
-        self, begin: BeginOp, end: EndOp, tell: Callable[[Any, Any, Any], None], writes: Callable[[Any], bool]
-    ) -> None:
+    def __init__(self, watcher: OpWatcher, tell: Tell, position: Position) -> None:
         super().__init__()
-        self._begin, self._end, self._tell, self._writes = begin, end, tell, writes
+        self._watcher, self._seen = watcher, watcher.seen
+        self._tell, self._position = tell, position
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kwargs is None:
-            kwargs = {}
         try:
-            ignored, writes = _known[func]
-        except KeyError:
-            ignored, writes = _known[func] = _is_ignored(func), self._writes(func)
+            how = _known.get(func)
         except TypeError:  # unhashable
-            ignored, writes = _is_ignored(func), True
-        if ignored or _current_graph_task_id() != -1:  # in backward: a checkpoint's second forward
+            return self._slowly(self._how(func), func, args, kwargs or {}, sys._getframe(1))
+        if how == _PLAIN and not kwargs and _current_graph_task_id() == -1 and not _len_torch_function_stack():
+            output = func(*args)
+            self._seen(func, args, None, output, sys._getframe(1))
+            return output
+        if how is None:
+            how = _known[func] = self._how(func)
+        return self._slowly(how, func, args, kwargs or {}, sys._getframe(1))
+
+    def _slowly(self, how: int, func: Any, args: Any, kwargs: Any, frame: Any) -> Any:
+        if how == _IGNORED or _current_graph_task_id() != -1:  # in backward: a checkpoint's second forward
             self._tell(func, args, kwargs)
             return func(*args, **kwargs)
         if _len_torch_function_stack():  # somebody else's mode, which need not see what is looked at
-            return self._among_others(func, args, kwargs)
-        token = self._begin(func, args, kwargs)
-        if writes or kwargs:
+            return self._among_others(func, args, kwargs, frame)
+        if how == _WRITES or kwargs.get("out") is not None or (how >= 0 and _asked(how, args, kwargs)):
+            token = self._watcher.begin(func, args, kwargs, frame)
             self._tell(func, args, kwargs)
+            output = func(*args, **kwargs)
+            if token is not None:
+                self._watcher.end(token, output, args)
+            return output
         output = func(*args, **kwargs)
-        if token is not None:
-            self._end(token, output, args)
+        self._seen(func, args, kwargs, output, frame)
         return output
 
-    def _among_others(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _among_others(self, func: Any, args: Any, kwargs: Any, frame: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            token = self._begin(func, args, kwargs)
+            token = self._watcher.begin(func, args, kwargs, frame)
             self._tell(func, args, kwargs)
         output = func(*args, **kwargs)
         if token is not None:
             with torch._C.DisableTorchFunction():
-                self._end(token, output, args)
+                self._watcher.end(token, output, args)
         return output
+
+    def _how(self, func: Any) -> int:
+        if _is_ignored(func):
+            return _IGNORED
+        if type(func).__module__ == "torch._ops":  # a library's: who knows
+            return _WRITES
+        position = self._position(func)
+        return _PLAIN if position is None else position
+
+
+def _asked(position: int, args: Any, kwargs: Any) -> bool:
+    """Whether an op is asked to work in place."""
+    return bool(kwargs["inplace"] if "inplace" in kwargs else len(args) > position and args[position])
 
 
 def _is_ignored(func: Any) -> bool:
@@ -79,11 +106,10 @@ def _is_ignored(func: Any) -> bool:
 
 
 @contextmanager
-def watching(
-    begin: BeginOp, end: EndOp, tell: Callable[[Any, Any, Any], None], writes: Callable[[Any], bool]
-) -> Iterator[None]:
-    """``tell`` is told of every op that may write (``writes`` says which) before it runs, between the two."""
-    with _OpWatch(begin, end, tell, writes):
+def watching(watcher: OpWatcher, tell: Tell, position: Position) -> Iterator[None]:
+    """``tell`` is told of every op that may write before it runs; ``position`` says whether one may: None for never, -1
+    for always, or the number of the argument that says so."""
+    with _OpWatch(watcher, tell, position):
         yield
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from padiff.frameworks.environment import environment_of
 from padiff.frameworks.layers import LayerSpec
@@ -14,6 +15,8 @@ from padiff.frameworks.lookup import class_of, layer_spec
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class LiveTree:
     model: Any
     tree: ModuleTree
     modules: tuple[Any, ...]
-    _known: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def node_of(self) -> dict[int, int]:
         """Identity of a module to the node of its first path."""
@@ -52,8 +55,15 @@ class LiveTree:
         """Read the tensors anew next time: somebody may have put others in their place."""
         self._known.clear()
 
+    def once(self, what: str, find: Callable[[LiveTree], T]) -> T:
+        """What was found out about the model, and holds until it is read anew."""
+        if what not in self._known:
+            self._known[what] = find(self)
+        found: T = self._known[what]
+        return found
+
     def _read(self, what: str) -> dict[str, Any]:
-        if not self._known:
+        if what not in self._known:
             tensors: dict[str, Any] = {}
             firsts: dict[str, dict[str, Any]] = {"parameters": {}, "buffers": {}}
             seen: set[tuple[str, int]] = set()
@@ -67,7 +77,8 @@ class LiveTree:
                             seen.add((role, id(tensor)))
                             firsts[role][path] = tensor
             self._known.update(firsts, tensors=tensors)
-        return self._known[what]
+        found: dict[str, Any] = self._known[what]
+        return found
 
 
 def join(path: str, name: str) -> str:

@@ -21,7 +21,7 @@ from padiff.weights.fitting import UnitPair
 from padiff.weights.repeated import repeated
 from padiff.weights.rows import Held
 from padiff.weights.sets import Flow, settle
-from padiff.weights.unfilled import homeless, unfilled
+from padiff.weights.unfilled import Beside, homeless, unfilled
 from padiff.weights.units import Unit, units_of
 
 MOST_EXTRA = 0.1
@@ -144,8 +144,10 @@ class _Checked:
         none_left = not any(unit.use < math.inf and unit.required and self._learnt(unit) for unit in base_left)
         few = self.ran and none_left and len(extra) <= MOST_EXTRA * len(self.raw.parameters())
         missing: list[Held] = []
+        beside = Beside(self.raw.tree, pairs) if self.ran and none_left else None
         for unit in raw_left:
-            self._left_of_raw(unit, filled, unmatched, missing, excused=few)
+            wraps = beside is not None and beside.one_layer(unit)
+            self._left_of_raw(unit, filled, unmatched, missing, excused=few, wraps=wraps)
         found += unfilled(self.base.tree, self.raw.tree, pairs, missing, base_left)
         found += homeless(self.raw.tree, pairs, base_left)
         for unit in base_left:
@@ -178,7 +180,14 @@ class _Checked:
         return one.shape == two.shape and one.tobytes() == two.tobytes()
 
     def _left_of_raw(
-        self, unit: Unit, filled: set[int], unmatched: list[Unmatched], missing: list[Held], *, excused: bool
+        self,
+        unit: Unit,
+        filled: set[int],
+        unmatched: list[Unmatched],
+        missing: list[Held],
+        *,
+        excused: bool,
+        wraps: bool,
     ) -> None:
         """What base does not fill: of no account, or a few extras that may not matter, or a problem."""
         for atom in unit.atoms.values():
@@ -188,6 +197,9 @@ class _Checked:
             why = "base has nothing that fills it"
             if held.lenient or (self.ran and unit.use == math.inf):
                 why += "" if held.lenient else ", and raw never uses it"
+                unmatched.append(Unmatched("raw", held.path, held.role, why, idle=True))
+            elif wraps:
+                why += "; it stands beside one of base's layers, in a module that wraps it, and keeps what it holds"
                 unmatched.append(Unmatched("raw", held.path, held.role, why, idle=True))
             elif excused:
                 unmatched.append(Unmatched("raw", held.path, held.role, why))

@@ -43,6 +43,32 @@ def unfilled(
     return [problems.no_tensors("raw", lacking), *found] if lacking else found
 
 
+class Beside:
+    """Which of raw's tensors lie beside one layer of base's, in a module that wraps it: adapters of low rank, say."""
+
+    def __init__(self, raw: ModuleTree, pairs: Sequence[UnitPair]) -> None:
+        self._raw = raw
+        self._sources: dict[int, set[int]] = defaultdict(set)
+        self._layers: set[int] = set()
+        for pair in pairs:
+            self._layers.update(one.node.index for one in pair.base if not one.node.children)
+            for unit in pair.raw:
+                node = unit.node
+                while True:
+                    self._sources[node.index].update(one.node.index for one in pair.base)
+                    if node.parent < 0:
+                        break
+                    node = raw.nodes[node.parent]
+
+    def one_layer(self, unit: Unit) -> bool:
+        """Whether the innermost module around it that base fills at all holds one layer of base's, and no more."""
+        node = unit.node
+        while node.parent >= 0 and not self._sources[node.index]:
+            node = self._raw.nodes[node.parent]
+        found = self._sources[node.index]
+        return node.parent >= 0 and node.index != unit.node.index and len(found) == 1 and found <= self._layers
+
+
 def homeless(raw: ModuleTree, pairs: Sequence[UnitPair], base_left: Sequence[Unit]) -> list[WeightProblem]:
     """Parameters of base whose module has found its place in raw, where there is none for them: a bias too many."""
     partners: dict[int, list[str]] = defaultdict(list)

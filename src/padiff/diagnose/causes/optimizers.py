@@ -62,6 +62,9 @@ def _step_size(trial: Trial, before: Array, base: Array, raw: Array) -> Iterator
                 return
     if abs(ratio + 1) < 1e-4:
         yield Cause("sign", "raw's step goes the other way", 0.93)
+    elif rates[0] and rates[0] == rates[1]:
+        text += f" at the same lr, {rates[0]:g}: one side clips or scales its gradients in the step"
+        yield Cause("gradient clipping", text, 0.9 if abs(ratio - 1) > 1e-2 else 0.6)
     else:
         yield Cause("lr", f"{text}{both(trial, 'lr')}", 0.9 if abs(ratio - 1) > 1e-2 else 0.6)
 

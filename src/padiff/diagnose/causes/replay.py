@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from padiff.diagnose.causes.trial import Trial, gap, plain
+from padiff.diagnose.causes.trial import Trial, gap, plain, rms
 from padiff.records import Array, Cause
 
 
@@ -33,6 +33,8 @@ class Way:
     maximize: bool = False
 
 
+ROUNDING = 4e-7
+"""Of a weight's size: what its dtype loses in a step or two."""
 _NAMES = {
     "weight_decay": "weight decay",
     "apart": "weight decay",
@@ -87,7 +89,12 @@ def replayed(trial: Trial) -> Iterator[Cause]:
 
     def makes(way: Way, weight: Array) -> bool:
         made = stepped(way, start, gradients).get(scene.moment)
-        return made is not None and gap(weight, made) <= 0.1 * trial.gap and trial.agree(weight, made)
+        if made is None:
+            return False
+        # Measured by the step itself: beside base's, one that is a hundredth is like one that is a thousandth.
+        step = weight if scene.moment else weight - start
+        near = min(0.1 * trial.gap, max(0.02 * rms(step), ROUNDING * rms(weight)))
+        return gap(weight, made) <= near and trial.agree(weight, made)
 
     if not makes(right, trial.expected):
         return
@@ -122,15 +129,19 @@ def _between(right: Way, wrong: Way, makes: Any) -> Iterator[Cause]:
         if makes(replace(right, **{other: getattr(wrong, other) for other in fewer})):
             names = fewer
     told = "; ".join(
-        f"{name} is {getattr(wrong, name)!r} in raw and {getattr(right, name)!r} in base" for name in names
+        f"{name} is {_short(getattr(wrong, name))} in raw and {_short(getattr(right, name))} in base" for name in names
     )
     called = " and ".join(dict.fromkeys(_NAMES.get(name, name) for name in names))
     if called:
         yield Cause(called, f"{told}; both weights come out when the steps are computed again so", 0.97)
 
 
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
 def _told(right: Way, way: Way) -> str:
-    return " and ".join(f"{name} {getattr(way, name)!r}" for name in _differing(right, way))
+    return " and ".join(f"{name} {_short(getattr(way, name))}" for name in _differing(right, way))
 
 
 def _variants(right: Way) -> Iterator[tuple[str, Way]]:

@@ -33,6 +33,8 @@ def stopped_gradient(divergence: Divergence) -> tuple[Cause, ...]:
     outcome = divergence.comparison.outcome
     if outcome.reason != "structure" or divergence.phase not in ("backward", "gradient"):
         return ()
+    if "frozen" in outcome.message:
+        return (Cause("no gradient", outcome.message, 0.97),)
     told = "follow" in divergence.note
     what = f"{divergence.note}; the other side does" if told else outcome.message
     return (Cause("no gradient", f"{what}: a detach, a no_grad, a frozen parameter", 0.97),)

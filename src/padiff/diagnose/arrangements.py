@@ -1,0 +1,127 @@
+"""Two authors arrange the same computation differently: axes in another order, parts joined in another order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from padiff.diagnose.likes import Event, Likes
+from padiff.records import Array
+
+SUMS = frozenset({"add", "sub"})
+JOINING = frozenset({"cat", "stack"})
+MOST_PARTS = 64
+"""Parts that are looked for in another tensor."""
+
+
+def turned(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> bool:
+    """Whether the two sides compute the same in another order of axes: somewhere on the way both make the same new
+    numbers, one for one, of what one of them has moved."""
+    for one in base:
+        ours = [] if likes.of(0, _made(one)) else [mine for mine in _one_for_one(one) if not likes.of(0, mine)]
+        for other in raw if ours else ():
+            turned = one.thing == other.thing and any(
+                (likes.sides[0].moved(mine) or likes.sides[1].moved(their)) and likes.in_any_order(0, mine, their)
+                for mine in ours
+                for their in _one_for_one(other)
+            )
+            if turned and likes.in_any_order(0, _made(one), _made(other)):
+                return True
+    return False
+
+
+def _made(event: Event) -> int:
+    return event.call.outputs[0].tensor if event.call.outputs else -1
+
+
+def _one_for_one(event: Event) -> list[int]:
+    """What an op was given and makes a number of for each number."""
+    if event.moving or event.child or len(event.call.outputs) != 1:
+        return []
+    shape = event.call.outputs[0].value.shape
+    return [slot.tensor for slot in event.call.inputs if slot.value.shape == shape]
+
+
+def lacks_a_move(
+    likes: Likes,
+    pair: tuple[Event, Event],
+    firsts: tuple[Event, Event],
+    bad: tuple[Sequence[Event], Sequence[Event]],
+) -> bool:
+    """Whether two ops differ because one of them was given something moved elsewhere, or not moved: one side begins
+    with a move that the other makes less often, and what the two were given is not the same in any order."""
+    if firsts[0].thing == firsts[1].thing:
+        return False
+    counts = [[sum(event.thing == first.thing for event in side) for side in bad] for first in firsts]
+    lacking = (firsts[0].moving and counts[0][0] > counts[0][1], firsts[1].moving and counts[1][1] > counts[1][0])
+    if not any(lacking):
+        return False
+    theirs = [slot.tensor for slot in pair[1].call.inputs]
+    return not all(
+        any(likes.in_any_order(0, slot.tensor, other) for other in theirs)
+        for slot in pair[0].call.inputs
+        if slot.tensor not in likes.sides[0].constants
+    )
+
+
+def differing_summand(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> tuple[Event, Event] | None:
+    """Where both sides do nothing but sum up the same tensors, in whatever order: the two that take one of them with
+    another sign."""
+    ours, theirs = _summands(0, likes, base), _summands(1, likes, raw)
+    if not ours or ours.keys() != theirs.keys():
+        return None
+    unlike = [tensor for tensor, (sign, _) in ours.items() if theirs[tensor][0] != sign]
+    return (ours[unlike[0]][1], theirs[unlike[0]][1]) if len(unlike) == 1 else None
+
+
+def _summands(side: int, likes: Likes, bad: Sequence[Event]) -> dict[int, tuple[int, Event]]:
+    """Base's number of a tensor to its sign and the op that takes it up; empty where anything else is done."""
+    made: set[int] = set()
+    found: dict[int, tuple[int, Event]] = {}
+    for event in bad:
+        if event.thing not in SUMS or len(event.call.inputs) != 2 or "r" in event.call.kind.rpartition(".")[2]:
+            return {}
+        for place, slot in enumerate(event.call.inputs):
+            sign = -1 if place and event.thing == "sub" else 1
+            if slot.tensor in made:
+                if sign < 0:
+                    return {}
+                continue
+            like = (slot.tensor,) if side == 0 else likes.like(1, slot.tensor)
+            if len(like) != 1 or like[0] in found:
+                return {}
+            found[like[0]] = (sign, event)
+        made.update(slot.tensor for slot in event.call.outputs)
+    return found
+
+
+def joining(side: int, likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[Event]]) -> list[Event]:
+    """An op that joins all parts of a tensor of the other side's in another order than there."""
+    theirs = [slot.tensor for event in bad[1 - side] for slot in event.call.outputs]
+    wholes = [likes.sides[1 - side].values.get(tensor) for tensor in dict.fromkeys((accused[1 - side], *theirs))]
+    for event in bad[side]:
+        parts = [slot for slot in event.call.inputs if not slot.value.overwritten]
+        if event.thing not in JOINING or not 1 < len(parts) <= MOST_PARTS or len(parts) != len(event.call.inputs):
+            continue
+        arrays = [slot.value.numpy().reshape(-1) for slot in parts]
+        for whole in wholes:
+            if whole is None or whole.overwritten or math.prod(whole.shape) != sum(array.size for array in arrays):
+                continue
+            if any(_in_another_order(arrays, whole.numpy(), axis) for axis in range(len(whole.shape))):
+                return [event]
+    return []
+
+
+def _in_another_order(arrays: Sequence[Array], whole: Array, axis: int) -> bool:
+    if whole.shape[axis] % len(arrays):
+        return False
+    chunks = [chunk.reshape(-1) for chunk in np.split(whole, len(arrays), axis)]
+    order = [_place_of(array, chunks) for array in arrays]
+    return sorted(order) == list(range(len(arrays))) and order != sorted(order)
+
+
+def _place_of(array: Array, chunks: Sequence[Array]) -> int:
+    same = (place for place, chunk in enumerate(chunks) if chunk.size == array.size and np.allclose(chunk, array))
+    return next(same, -1)

@@ -1,0 +1,168 @@
+"""Which op of a module's own code is named where two authors arrange the same computation differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import padiff
+from padiff.align import same_thing
+from tests.capture.test_ops import of
+
+Forward = Callable[[Any, Any], Any]
+TABLE = torch.linspace(0.1, 3.0, 20).reshape(5, 4)
+
+
+def half(x: Any) -> Any:
+    return torch.cat((-x[..., 2:], x[..., :2]), -1)
+
+
+def other_half(x: Any) -> Any:
+    return torch.cat((x[..., 2:], x[..., :2]), -1)
+
+
+def heads_first(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    q = q * TABLE.cos() + half(q) * TABLE.sin()
+    return (q @ q.transpose(-1, -2)).softmax(-1)
+
+
+def heads_last(self: Any, x: Any, turn: Any = half) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4)
+    q = q * TABLE.cos()[:, None] + turn(q) * TABLE.sin()[:, None]
+    return torch.einsum("bqhd,bkhd->bhqk", q, q).softmax(-1)
+
+
+def heads_last_wrongly(self: Any, x: Any) -> Any:
+    return heads_last(self, x, other_half)
+
+
+def heads_last_unturned(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4)
+    q = q * TABLE.cos()[:, None]
+    q = q.transpose(1, 2)
+    return (q @ q.transpose(-1, -2)).softmax(-1)
+
+
+def garbled(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 3, 5, 4)
+    q = q * TABLE.cos() + half(q) * TABLE.sin()
+    return (q @ q.transpose(-1, -2)).softmax(-1)
+
+
+def table(self: Any, x: Any) -> Any:
+    angles = self.fc(x) * 3.0
+    return torch.stack((angles.cos() * 2.0, angles.sin() * 2.0))
+
+
+def sines(self: Any, x: Any) -> Any:
+    angles = self.fc(x) * 3.0
+    return torch.stack((angles.sin() * 2.0, angles.sin() * 2.0))
+
+
+def regrouped(self: Any, x: Any) -> Any:
+    return self.fc(x).reshape(2, 5, 3, 2, 2).permute(0, 1, 2, 4, 3).flatten(2)
+
+
+def joined_in_another_order(self: Any, x: Any) -> Any:
+    y = self.fc(x).reshape(2, 5, 3, 4)
+    parts = [y[..., n::2] for n in (0, 1)]
+    return torch.cat(parts[::-1], -1).flatten(2)
+
+
+def biased(self: Any, x: Any) -> Any:
+    y = self.fc(x)
+    return (y + TABLE.sum(-1, keepdim=True)) + x
+
+
+def biased_backwards(self: Any, x: Any) -> Any:
+    y = self.fc(x)
+    return (y - TABLE.sum(-1, keepdim=True)) + x
+
+
+def places(self: Any, x: Any) -> Any:
+    slopes = torch.arange(1.0, 6.0)[:, None]
+    return self.fc(x) + (slopes * torch.arange(12.0)).reshape(1, 5, 12)
+
+
+def places_added(self: Any, x: Any) -> Any:
+    slopes = torch.arange(1.0, 6.0)[:, None]
+    return self.fc(x) + (slopes + torch.arange(12.0)).reshape(1, 5, 12)
+
+
+def summed(self: Any, x: Any) -> Any:
+    return self.fc(x) + x + TABLE.sum(-1, keepdim=True)
+
+
+def summed_otherwise(self: Any, x: Any) -> Any:
+    y = self.fc(x) - TABLE.sum(-1, keepdim=True)
+    return y + x
+
+
+def first_row(self: Any, x: Any) -> Any:
+    y = self.fc(x)
+    one, two = y[:, 0], y[:, 1]
+    return one, two
+
+
+def second_row(self: Any, x: Any) -> Any:
+    y = self.fc(x)
+    one, two = y[:, 1], y[:, 1]
+    return one, two
+
+
+def scaled_first(self: Any, x: Any) -> Any:
+    q = self.fc(x) * 0.5
+    q = q.view(2, 5, 3, 4).transpose(1, 2)
+    return q.softmax(-1)
+
+
+def scaled_later(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    q = q * 0.25
+    return q.softmax(-1)
+
+
+CASES: list[tuple[Forward, Forward, str, str, str, str]] = [
+    (heads_first, heads_last_wrongly, "neg", "", "return torch.cat((-x", "return torch.cat((x[..., 2:]"),
+    (heads_first, heads_last_unturned, "add", "", "q = q * TABLE.cos() + half(q)", "return (q @ q"),
+    (heads_first, garbled, "transpose", "", "q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)", "q = q * TABLE"),
+    (table, sines, "cos", "sin", "return torch.stack((angles.cos()", "return torch.stack((angles.sin()"),
+    (regrouped, joined_in_another_order, "transpose", "cat", "return self.fc(x).reshape", "return torch.cat(parts["),
+    (biased, biased_backwards, "add", "sub", "return (y + TABLE", "return (y - TABLE"),
+    (summed, summed_otherwise, "add", "sub", "return self.fc(x) + x", "y = self.fc(x) - TABLE"),
+    (first_row, second_row, "getitem", "getitem", "one, two = y[:, 0]", "one, two = y[:, 1]"),
+    (scaled_first, scaled_later, "mul", "mul", "q = self.fc(x) * 0.5", "q = q * 0.25"),
+    (places, places_added, "mul", "add", "return self.fc(x) + (slopes *", "return self.fc(x) + (slopes +"),
+]
+
+
+def wide(forward: Forward) -> Any:
+    torch.manual_seed(3)
+    model = of("torch", forward)
+    model.fc = torch.nn.Linear(12, 12)
+    return model
+
+
+def numbers() -> Any:
+    return np.random.default_rng(0).normal(size=(2, 5, 12)).astype("float32")
+
+
+def test_another_order_of_axes_is_no_fault() -> None:
+    result = padiff.compare(wide(heads_first), wide(heads_last), numbers())
+    assert result.aligned, str(result)
+
+
+@pytest.mark.parametrize(
+    ("base", "raw", "mine", "theirs", "line", "other"), CASES, ids=[raw.__name__ for _, raw, *_ in CASES]
+)
+def test_the_op_and_its_lines(base: Forward, raw: Forward, mine: str, theirs: str, line: str, other: str) -> None:
+    found = padiff.compare(wide(base), wide(raw), numbers()).divergence
+    assert found is not None and found.op is not None
+    assert [same_thing(name) if name else "" for name in (found.op.base, found.op.raw)] == [mine, theirs]
+    assert found.op.base_line is not None and found.op.base_line.text.startswith(line)
+    assert found.op.raw_line is not None and found.op.raw_line.text.startswith(other)
