@@ -125,6 +125,11 @@ class CallPairing:
         """Both models call the same leaves under the same modules."""
         return self._twins
 
+    def same_inside(self, base: Call, raw: Call) -> bool:
+        """Whether two calls are of classes of one name, whose parts have the same names and classes: one author drew
+        the borders of both, however they are wrapped."""
+        return base.kind == raw.kind and _parts(self._trees["base"], base) == _parts(self._trees["raw"], raw)
+
     def candidates_after(self, base: Call) -> list[Call]:
         """Calls of leaves without tensors that follow a call of base, up to the next that holds some."""
         found: list[Call] = []
@@ -313,3 +318,9 @@ def _by_identity(base: ModuleTree, raw: ModuleTree, modules: ModulePairs) -> dic
     for base_index, raw_index in modules.pairs:
         found.setdefault(first_raw[raw.nodes[raw_index].identity], first_base[base.nodes[base_index].identity])
     return found
+
+
+def _parts(tree: ModuleTree, call: Call) -> list[tuple[str, str]]:
+    """Names and classes of a module's children."""
+    children = (tree.nodes[child] for child in tree.nodes[call.node].children)
+    return [(child.name, child.layer or child.kind) for child in children]

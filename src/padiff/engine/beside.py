@@ -133,7 +133,9 @@ class Other:
         return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
 
     def begins_elsewhere(self, base: Call, raw: Call) -> bool:
-        return not self._pairing.alike and self._holds(self._tree.nodes[base.node]) and raw.parent >= 0
+        if self._pairing.alike or raw.parent < 0 or not self._holds(self._tree.nodes[base.node]):
+            return False
+        return not self._pairing.same_inside(base, raw)
 
     def _holds(self, node: ModuleNode) -> bool:
         """Whether it is there for the modules in it, and not a layer of its own."""
