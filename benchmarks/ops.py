@@ -63,6 +63,7 @@ CHAINS: dict[str, Callable[[int], Any]] = {"torch": TorchChain, "paddle": Paddle
 def run(repeat: int, toy: bool) -> list[Row]:
     count = 20 if toy else OPS
     rows = [_per_op(name, count, repeat, backward) for name in CHAINS for backward in (False, True)]
+    rows += [_hook(name, count, repeat) for name in CHAINS]
     for case in (TOY if toy else CASES)[:2]:
         pair = build(case)
         rows.append(_whole(case.name, pair, repeat))
@@ -101,6 +102,36 @@ def _added(framework: str, count: int, repeat: int, backward: bool) -> float:
     rounds = [(once(None), once(WantedOps())) for _ in range(repeat)]
     without, seen = (min(column) for column in zip(*rounds, strict=True))
     return seen - without
+
+
+def _hook(framework: str, count: int, repeat: int) -> Row:
+    """What the framework takes for a gradient hook that keeps what it is told: no recording can cost less."""
+    adapter = adapter_named(framework)
+    chain, array = CHAINS[framework](2), np.linspace(-1, 1, 16, dtype="float32")
+    tanh = torch.tanh if framework == "torch" else paddle.tanh
+
+    def once(hooked: bool) -> float:
+        x, made, kept = adapter.to_native(array), [], []
+        start = time.thread_time()
+        for _ in range(count // 2):
+            x = x * chain.scale
+            made.append(x)
+            x = tanh(x)
+            made.append(x)
+        handles = [adapter.on_gradient(tensor, kept.append) for tensor in made] if hooked else []
+        adapter.backward(adapter.mean_loss([x]))
+        for handle in handles:
+            assert handle is not None
+            handle.remove()
+        took = time.thread_time() - start
+        adapter.set_gradient(chain.scale, None)
+        return took
+
+    rounds = [(once(False), once(True)) for _ in range(repeat + 1)][1:]
+    without, with_hooks = (min(column) for column in zip(*rounds, strict=True))
+    each = 1e6 * (with_hooks - without) / count
+    facts = f"without {1e3 * without:.1f} ms, with hooks {1e3 * with_hooks:.1f} ms"
+    return Row("a gradient hook alone", framework, f"{each:.1f} us", Target("-", "-"), facts, each)
 
 
 def _whole(name: str, pair: Pair, repeat: int) -> Row:

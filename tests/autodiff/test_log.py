@@ -136,6 +136,15 @@ def test_in_single_step_the_layers_outputs_tell(log: Log) -> None:
     assert float(line.rpartition(" ")[2]) == pytest.approx(1, abs=1e-4)
 
 
+def test_of_several_calls_the_one_is_named(log: Log) -> None:
+    base, raw = (torch.nn.Sequential(*(one,) * 3) for one in (torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)))
+    calls = itertools.count()
+    raw[0].register_forward_hook(lambda _, __, out: out + 1 if next(calls) % 3 == 1 else out)
+    array = np.ones((2, 4), "float32")
+    assert auto_diff(base, raw, ((array,), (array,)), atol=1e-4) is False
+    assert "    It is call 2 of the 3 of this layer" in log()
+
+
 def test_causes_are_named(log: Log) -> None:
     module, layer = SimpleModule(), SimpleLayer()
     layer.act = paddle.nn.GELU()

@@ -138,6 +138,32 @@ def test_show_a_module(dumps: dict[str, Path], capsys: pytest.CaptureFixture[str
     assert "it was not called" in capsys.readouterr().out
 
 
+class Drawing(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.25)
+
+    def forward(self, x: Any) -> Any:
+        return padiff.tag("mark", self.drop(self.one(x)).tanh())
+
+
+def test_show_what_else_a_dump_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = Drawing()
+    optimizer = torch.optim.Adam(model.parameters())
+    with padiff.capture(model, tmp_path / "run", optimizer=optimizer, level="op"):
+        model(torch.ones(3, 4)).square().sum().backward()
+        optimizer.step()
+
+    def shown(path: str) -> list[str]:
+        assert main(["show", str(tmp_path / "run"), path]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert [line.split()[0] for line in shown("") if line.startswith(("/tanh", "@"))] == ["/tanh", "@mark"]
+    assert "draws a mask of [3, 4] that keeps 0.75" in [line.rstrip() for line in shown("drop")]
+    assert {"moment1", "moment2"} <= {line.split()[0] for line in shown("one") if line.strip()}
+
+
 def test_show_many(dumps: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rank, name in enumerate(("base", "same")):
         (tmp_path / f"rank_{rank}").symlink_to(dumps[name])

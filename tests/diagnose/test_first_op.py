@@ -94,6 +94,39 @@ def places_added(self: Any, x: Any) -> Any:
     return self.fc(x) + (slopes + torch.arange(12.0)).reshape(1, 5, 12)
 
 
+def summed(self: Any, x: Any) -> Any:
+    return self.fc(x) + x + TABLE.sum(-1, keepdim=True)
+
+
+def summed_otherwise(self: Any, x: Any) -> Any:
+    y = self.fc(x) - TABLE.sum(-1, keepdim=True)
+    return y + x
+
+
+def first_row(self: Any, x: Any) -> Any:
+    y = self.fc(x)
+    one, two = y[:, 0], y[:, 1]
+    return one, two
+
+
+def second_row(self: Any, x: Any) -> Any:
+    y = self.fc(x)
+    one, two = y[:, 1], y[:, 1]
+    return one, two
+
+
+def scaled_first(self: Any, x: Any) -> Any:
+    q = self.fc(x) * 0.5
+    q = q.view(2, 5, 3, 4).transpose(1, 2)
+    return q.softmax(-1)
+
+
+def scaled_later(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    q = q * 0.25
+    return q.softmax(-1)
+
+
 CASES: list[tuple[Forward, Forward, str, str, str, str]] = [
     (heads_first, heads_last_wrongly, "neg", "", "return torch.cat((-x", "return torch.cat((x[..., 2:]"),
     (heads_first, heads_last_unturned, "add", "", "q = q * TABLE.cos() + half(q)", "return (q @ q"),
@@ -101,6 +134,9 @@ CASES: list[tuple[Forward, Forward, str, str, str, str]] = [
     (table, sines, "cos", "sin", "return torch.stack((angles.cos()", "return torch.stack((angles.sin()"),
     (regrouped, joined_in_another_order, "transpose", "cat", "return self.fc(x).reshape", "return torch.cat(parts["),
     (biased, biased_backwards, "add", "sub", "return (y + TABLE", "return (y - TABLE"),
+    (summed, summed_otherwise, "add", "sub", "return self.fc(x) + x", "y = self.fc(x) - TABLE"),
+    (first_row, second_row, "getitem", "getitem", "one, two = y[:, 0]", "one, two = y[:, 1]"),
+    (scaled_first, scaled_later, "mul", "mul", "q = self.fc(x) * 0.5", "q = q * 0.25"),
     (places, places_added, "mul", "add", "return self.fc(x) + (slopes *", "return self.fc(x) + (slopes +"),
 ]
 

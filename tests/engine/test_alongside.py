@@ -271,3 +271,37 @@ def test_two_processes_that_share_no_package_but_padiff(sync: bool, tmp_path: Pa
             """,
         )
         assert found == f"{expected} {3 if expected == 'None' else 1}"
+
+
+class Cache:
+    """Remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+
+    def add(self, x: Any) -> Any:
+        self.held.append(x)
+        return sum(self.held[1:], self.held[0])
+
+
+class Remembering(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any, cache: Any) -> Any:
+        return cache.add(self.fc(x))
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
+def test_a_cache_does_not_learn_of_runs_of_our_own(sync: bool, tmp_path: Path) -> None:
+    x = torch.ones(2, 4)
+    for name, more in (("a", {}), ("b", {"base": tmp_path / "a", "sync": sync})):
+        model, cache = Remembering().eval(), Cache()
+        with padiff.capture(model, tmp_path / name, **more), torch.no_grad():
+            for _ in range(3):
+                model(x, cache)
+        assert len(cache.held) == 3
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.aligned, str(result)
+    assert len(result.steps) == 3

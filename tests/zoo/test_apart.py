@@ -64,6 +64,7 @@ BASE = """
     library = libraries.load("transformers")
     torch.manual_seed(0)
     model = library.BertModel(library.BertConfig(**SETTINGS, attn_implementation="eager"))
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     with padiff.capture(model, to="run_a", optimizer=optimizer):
         for _ in range(2):
@@ -77,8 +78,11 @@ RAW = """
     import paddle, padiff
     library = libraries.load("paddlenlp")
     model = library.BertModel(library.BertConfig(**SETTINGS))
-    if BROKEN:
+    model.train()
+    if BROKEN == "eps":
         model.encoder.layers[1].norm1._epsilon = 1e-4
+    if BROKEN == "dropout":
+        model.encoder.layers[2].dropout1.p = 0.3
     optimizer = paddle.optimizer.AdamW(1e-3, parameters=model.parameters(), weight_decay=0.01)
     with padiff.capture(model, to="run_b", optimizer=optimizer, base="run_a", weights="copy", inputs="copy", sync=SYNC,
                         overwrite=True):
@@ -95,8 +99,8 @@ SETTINGS = {
     "max_position_embeddings": 33,
     "num_hidden_layers": 3,
     "type_vocab_size": 3,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.2,
 }
 
 
@@ -119,14 +123,16 @@ def test_bert_trains_in_two_processes(tmp_path: Path) -> None:
         if reason := libraries.missing(library):
             pytest.skip(reason)
     elsewhere(BASE, tmp_path, SETTINGS=SETTINGS)
+    places = {"eps": "encoder.layers.1.norm1", "dropout": "encoder.layers.2.dropout1"}
     for sync in (False, True):
-        for broken in (False, True):
+        for broken in ("", "eps", "dropout"):
             elsewhere(RAW, tmp_path, SETTINGS=SETTINGS, SYNC=sync, BROKEN=broken)
             result = padiff.compare_dumps(tmp_path / "run_a", tmp_path / "run_b")
             if not broken:
                 assert result.aligned, str(result)
                 assert len(result.steps) == 2
+                assert result.replayed == 2 * (1 + 3 * 3)  # of embeddings, and of attention and both branches of layers
             else:
                 assert result.divergence is not None
-                assert result.divergence.raw_path == "encoder.layers.1.norm1"
-                assert result.divergence.causes[0].name == "eps"
+                assert result.divergence.raw_path == places[broken]
+                assert result.divergence.causes[0].name == broken

@@ -84,8 +84,18 @@ def _place(report: Report, divergence: Divergence) -> None:
         f"    Type of layer is: {divergence.base_kind} vs {divergence.raw_kind}",
         f"    Route: {base}",
         f"           {raw}",
+        *_which_call(report, divergence),
         *([] if divergence.op is None else [f"    It starts with the op: {divergence.op}"]),
     )
+
+
+def _which_call(report: Report, divergence: Divergence) -> list[str]:
+    """For a layer that is called several times."""
+    calls = [one for one in report.calls if (one.step, one.raw_path) == (divergence.step, divergence.raw_path)]
+    told = next((one for one in calls if one.raw_call == divergence.raw_call), None)
+    if told is None or len(calls) < 2 or divergence.role in ("parameter", "buffer"):
+        return []
+    return [f"    It is call {told.occurrence + 1} of the {len(calls)} of this layer"]
 
 
 def routes(names: tuple[str, str], comparison: Comparison) -> tuple[str, str]:

@@ -95,7 +95,7 @@ class FeedingRecorder(Recorder):
         fed = self._replacements(call, "output", call.outputs, self._feeder.hand_on(call))
         return map_leaves(output, partial(_exchange, fed)) if fed else None
 
-    def tagged(self, name: str, value: Any) -> Any:
+    def _marked(self, name: str, value: Any) -> Any:
         call = self._tag(name, value)
         fed = {} if call is None else self._replacements(call, "tag", call.outputs, self._feeder.tagged(call))
         return map_leaves(value, partial(_exchange, fed)) if fed else value

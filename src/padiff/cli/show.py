@@ -131,6 +131,9 @@ def _module(console: Console, dump: Dump, step: StepDump, node: ModuleNode) -> N
         table.add_row(what, *_numbers(value))
     if table.row_count:
         console.print(table)
+    for draw in step.draws:
+        if draw.path == node.path and dump.kind == "full":
+            console.print(f"draws {draw.load()}")
     if calls and calls[0].stack:
         frame = calls[0].stack[-1]
         line = dump.source_line(frame)
@@ -141,6 +144,11 @@ def _of_call(step: StepDump, call: Call) -> Iterable[tuple[str, Value]]:
     for role, slots in (("input", call.inputs), ("output", call.outputs)):
         for slot in slots:
             yield f"{role} {slot.name}".strip(), slot.value
+            if slot.tensor in step.gradients:
+                yield "  gradient", step.gradients[slot.tensor]
+    for op in call.ops:
+        for slot in op.outputs:
+            yield f"{op.path[len(call.path) :]} {slot.name}".strip(), slot.value
             if slot.tensor in step.gradients:
                 yield "  gradient", step.gradients[slot.tensor]
 
@@ -154,6 +162,9 @@ def _of_module(step: StepDump, node: ModuleNode) -> Iterable[tuple[str, Value]]:
         gradient = step.parameter_gradients.get(f"{prefix}{spec.name}")
         if gradient is not None:
             yield "  gradient", gradient
+        for name, row in step.moments.items():
+            if f"{prefix}{spec.name}" in row:
+                yield f"  {name}", row[f"{prefix}{spec.name}"]
 
 
 def _numbers(value: Value) -> tuple[str, ...]:

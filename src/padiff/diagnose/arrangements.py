@@ -10,6 +10,7 @@ import numpy as np
 from padiff.diagnose.likes import Event, Likes
 from padiff.records import Array
 
+SUMS = frozenset({"add", "sub"})
 JOINING = frozenset({"cat", "stack"})
 MOST_PARTS = 64
 """Parts that are looked for in another tensor."""
@@ -43,10 +44,19 @@ def _one_for_one(event: Event) -> list[int]:
     return [slot.tensor for slot in event.call.inputs if slot.value.shape == shape]
 
 
-def lacks_a_move(likes: Likes, pair: tuple[Event, Event], firsts: tuple[Event, Event]) -> bool:
-    """Whether two ops differ because one of them was given something moved elsewhere, or not moved: what they were
-    given is not the same in any order, and one side begins with a move that the other lacks."""
-    if not (firsts[0].moving or firsts[1].moving) or firsts[0].thing == firsts[1].thing:
+def lacks_a_move(
+    likes: Likes,
+    pair: tuple[Event, Event],
+    firsts: tuple[Event, Event],
+    bad: tuple[Sequence[Event], Sequence[Event]],
+) -> bool:
+    """Whether two ops differ because one of them was given something moved elsewhere, or not moved: one side begins
+    with a move that the other makes less often, and what the two were given is not the same in any order."""
+    if firsts[0].thing == firsts[1].thing:
+        return False
+    counts = [[sum(event.thing == first.thing for event in side) for side in bad] for first in firsts]
+    lacking = (firsts[0].moving and counts[0][0] > counts[0][1], firsts[1].moving and counts[1][1] > counts[1][0])
+    if not any(lacking):
         return False
     theirs = [slot.tensor for slot in pair[1].call.inputs]
     return not all(
@@ -54,6 +64,37 @@ def lacks_a_move(likes: Likes, pair: tuple[Event, Event], firsts: tuple[Event, E
         for slot in pair[0].call.inputs
         if slot.tensor not in likes.sides[0].constants
     )
+
+
+def differing_summand(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> tuple[Event, Event] | None:
+    """Where both sides do nothing but sum up the same tensors, in whatever order: the two that take one of them with
+    another sign."""
+    ours, theirs = _summands(0, likes, base), _summands(1, likes, raw)
+    if not ours or ours.keys() != theirs.keys():
+        return None
+    unlike = [tensor for tensor, (sign, _) in ours.items() if theirs[tensor][0] != sign]
+    return (ours[unlike[0]][1], theirs[unlike[0]][1]) if len(unlike) == 1 else None
+
+
+def _summands(side: int, likes: Likes, bad: Sequence[Event]) -> dict[int, tuple[int, Event]]:
+    """Base's number of a tensor to its sign and the op that takes it up; empty where anything else is done."""
+    made: set[int] = set()
+    found: dict[int, tuple[int, Event]] = {}
+    for event in bad:
+        if event.thing not in SUMS or len(event.call.inputs) != 2 or "r" in event.call.kind.rpartition(".")[2]:
+            return {}
+        for place, slot in enumerate(event.call.inputs):
+            sign = -1 if place and event.thing == "sub" else 1
+            if slot.tensor in made:
+                if sign < 0:
+                    return {}
+                continue
+            like = (slot.tensor,) if side == 0 else likes.like(1, slot.tensor)
+            if len(like) != 1 or like[0] in found:
+                return {}
+            found[like[0]] = (sign, event)
+        made.update(slot.tensor for slot in event.call.outputs)
+    return found
 
 
 def joining(side: int, likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[Event]]) -> list[Event]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from padiff.diagnose.arrangements import joining, lacks_a_move, turned
+from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.records import Array, Slot
 
@@ -59,7 +59,7 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
             return _first(likes, accused, _both_unlike(likes, accused))
         beyond = [_firsts(side, likes, bad[side], moved=True) for side in (0, 1)]
         pair = _pair(likes, *beyond, strictly=False)
-        if pair is not None and not lacks_a_move(likes, pair, (firsts[0][0], firsts[1][0])):
+        if pair is not None and not lacks_a_move(likes, pair, (firsts[0][0], firsts[1][0]), bad):
             return _constants(likes, *pair)
         pair = None
     if pair is not None:
@@ -70,6 +70,9 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
     elif other is not None and one is None:
         one = _instead(likes, 1, other, accused, bad[1])
     if one is not None and other is not None:
+        summand = differing_summand(likes, *bad)
+        if summand is not None:
+            return Culprit(*summand)
         for mine, theirs in ((one, other), *zip(*beyond, strict=False)):
             if mine.thing != theirs.thing and not (mine.moving and theirs.moving) and _same_two(likes, mine, theirs):
                 return Culprit(mine, theirs)
@@ -120,8 +123,8 @@ def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], ba
     while one is not None and other is not None and not other.child:
         if one is first:
             base, raw = (one, other) if side == 0 else (other, one)
-            another = one.thing != other.thing and not (one.moving or other.moving)
-            return other if another and _same_given(likes, base, raw) else None
+            stands_for = one.thing == other.thing or not (one.moving or other.moving)
+            return other if stands_for and _same_given(likes, base, raw) else None
         if one.thing != other.thing or len(one.call.inputs) != len(other.call.inputs):
             return None
         for mine, theirs in zip(one.call.inputs, other.call.inputs, strict=True):

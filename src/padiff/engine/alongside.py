@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -27,6 +28,7 @@ from padiff.engine.job import Job
 from padiff.engine.local import LocalRun
 from padiff.engine.matching import Matching, alike, match
 from padiff.engine.randomness import replay_beside
+from padiff.engine.rehearsal import repeatable
 from padiff.engine.replay import follows, judge, reference_from
 from padiff.engine.stored import root_call, stored_noise, stored_tree, stored_usage
 from padiff.errors import DumpError, WeightError
@@ -139,7 +141,10 @@ class Alongside:
         adapter = self._live.adapter
 
         def copied(leaf: Any) -> Any:
-            return adapter.clone(leaf) if adapter.is_tensor(leaf) else leaf
+            """What remembers having been given (a cache) must not learn of a run that is padiff's own."""
+            if adapter.is_tensor(leaf):
+                return adapter.clone(leaf)
+            return leaf if repeatable((leaf,), adapter.is_tensor) else copy.deepcopy(leaf)
 
         return Arguments(
             tuple(map_leaves(arg, copied) for arg in given.args),

@@ -291,6 +291,9 @@ class PaddleAdapter:
 
     attach_in_backward = attach
 
+    def unseen(self) -> AbstractContextManager[None]:
+        return paddle_builtins.Unseen()
+
     def seen_again(self) -> AbstractContextManager[None]:
         return paddle_builtins.seen_again()
 
@@ -307,6 +310,9 @@ class PaddleAdapter:
 
     def runs_in_parts(self, module: Any) -> bool:
         return False
+
+    def run_in_parts(self, modules: Iterable[Any]) -> Iterable[Handle]:
+        return ()
 
     def lacks_backward(self, module: Any) -> bool:
         """What was made static in eval mode has no backward (paddle 3.3)."""
