@@ -56,6 +56,13 @@ def scaled(module: Any, factor: float) -> None:
     module.register_forward_hook(lambda _, args, output: output * factor)
 
 
+def test_an_aligned_pair_with_gradients_that_cancel_is_not_looked_at_twice() -> None:
+    base, raw = model(), model(backwards=True)
+    seen = runs(base), runs(raw)
+    assert compared(base, raw).aligned
+    assert [len(side) for side in seen] == [2, 1]
+
+
 def test_a_fault_in_forward_needs_no_noise_of_gradients() -> None:
     base, raw = model(), model()
     scaled(raw[1].value, 1.01)

@@ -12,6 +12,9 @@ SUSPICIOUS = 4.0
 COARSE = 1e-2
 """Gradients that are further apart, relative to them, are not believed to be rounding at once: where base's own numbers
 lie on a kink, shaking it moves gradients by any amount, and so much is allowed there."""
+CANCELLED = 1.2e-7
+"""Gradients that are closer, relative to the largest of them, may be all that is left of a sum whose terms cancel: that
+of a key's bias before a softmax is zero by rights, and half of it is noise in any two models."""
 GROWN = 100.0
 """Up to how many times the predicted noise may grow when no call adds anything by itself."""
 
@@ -22,18 +25,25 @@ def wants_second_look(comparisons: Iterable[Comparison], tolerance: Tolerance) -
     In a narrow dtype so much is explained by the way there that only a look at each call by itself tells anything."""
     if tolerance.mode == "auto" and tolerance.narrow:
         return any(comparison.outcome.verdict != "equal" for comparison in comparisons)
-    return any(_suspicious(comparison) for comparison in comparisons if comparison.phase != "buffer")
+    known = [comparison for comparison in comparisons if comparison.phase != "buffer"]
+    largest: dict[str, float] = {}
+    for one in known:
+        if one.outcome.numbers is not None:
+            largest[one.phase] = max(largest.get(one.phase, 0.0), one.outcome.numbers.base_rms)
+    return any(_suspicious(one, largest.get(one.phase, 0.0)) for one in known)
 
 
-def _suspicious(comparison: Comparison) -> bool:
+def _suspicious(comparison: Comparison, largest: float) -> bool:
     outcome = comparison.outcome
     if not outcome.agrees:
         return True
     ratio, numbers = outcome.ratio, outcome.numbers
     if ratio is None or numbers is None:
         return False
-    if comparison.phase in ("backward", "gradient") and numbers.rmse > COARSE * numbers.base_rms:
-        return True
+    if comparison.phase in ("backward", "gradient"):
+        coarse = numbers.rmse > COARSE * numbers.base_rms
+        if coarse and numbers.rmse > CANCELLED * largest:
+            return True
     if ratio <= SUSPICIOUS:
         return False
     return comparison.role == "output" and numbers.rmse > 1e-6 * numbers.base_rms
