@@ -171,9 +171,9 @@ def test_grown_to_two_thousand_modules(names: str, fused: bool) -> None:
 
     base = build("torch", 1, names="same", fused=False, wrapped=False, depth=250)
     raw = build("torch", 2, names=names, fused=fused, wrapped=False, depth=250)
-    start = time.perf_counter()
+    start = time.process_time()
     plan = padiff.plan_weights(base, raw, X)
-    took = time.perf_counter() - start
+    took = time.process_time() - start
     assert not plan.problems
     assert len(plan) == 250 * (12 if fused else 16)
     assert took < 60, f"{took:.1f} s"

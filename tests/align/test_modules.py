@@ -207,8 +207,8 @@ def _long(blocks: int, every: int, shift: int) -> ModuleTree:
 @pytest.mark.parametrize("blocks", [200, 800])
 def test_long_models_that_differ_all_over_take_little_time(blocks: int) -> None:
     base, raw = _long(blocks, 7, 0), _long(blocks, 11, 1_000_000)
-    start = time.perf_counter()
+    start = time.process_time()
     found = pair_modules(base, raw)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert_complete(found, base, raw)
     assert len(found.pairs) > 0.95 * min(len(base.nodes), len(raw.nodes))

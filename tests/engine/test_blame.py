@@ -53,9 +53,10 @@ def found(raw: nn.Module, **more: Any) -> Divergence:
     base = Net({}, {}, {})
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
-    divergence = padiff.compare(base, raw, x, **more).divergence
-    assert divergence is not None
-    return divergence
+    result = padiff.compare(base, raw, x, **more)
+    assert result.divergence is not None
+    assert len(result.divergences) == 1  # what follows from it is no second fault
+    return result.divergence
 
 
 def test_a_mask_that_is_not_given() -> None:
@@ -100,8 +101,10 @@ def test_shapes_that_differ_have_causes() -> None:
     torch.manual_seed(0)
     base = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), nn.Conv2d(4, 2, 1))
     raw = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(4, 2, 1))
-    divergence = padiff.compare(base, raw, torch.randn(2, 3, 8, 8)).divergence
+    result = padiff.compare(base, raw, torch.randn(2, 3, 8, 8))
+    divergence = result.divergence
     assert divergence is not None
+    assert len(result.divergences) == 1
     assert divergence.raw_path == "1"
     assert divergence.settings == (("padding", 1, 0),)
     assert divergence.causes[0].name == "padding"
@@ -163,3 +166,20 @@ def test_untied_weights() -> None:
     assert divergence is not None
     assert divergence.raw_path in ("table", "head")
     assert "tied weights" in [cause.name for cause in divergence.causes]
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm that comes with its activation."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input).relu()
+
+
+def test_settings_of_a_norm_with_its_activation() -> None:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    raw = nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, eps=1e-2), nn.Identity(), nn.Conv2d(4, 2, 1)).eval()
+    divergence = padiff.compare(base, raw, torch.randn(2, 3, 8, 8)).divergence
+    assert divergence is not None
+    assert divergence.raw_path == "1"
+    assert [cause.name for cause in divergence.causes] == ["eps"]

@@ -394,9 +394,9 @@ def test_a_large_model_pairs_quickly(framework: str) -> None:
     raw_model = build(framework, {"head": identity(), "layers": [other] * 330})
     base_tree, raw_tree = live(base_model).tree, live(raw_model).tree
     assert min(len(base_tree.nodes), len(raw_tree.nodes)) > 1900
-    start = time.perf_counter()
+    start = time.process_time()
     found = pair_modules(base_tree, raw_tree)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     paths = {base_tree.nodes[one].path: raw_tree.nodes[two].path for one, two in found.pairs}
     for index in (0, 17, 329):
         expected = {"": "", ".norm": ".ln", ".fc.0": ".up", ".fc.1": ".act", ".fc.2": ".down.0"}

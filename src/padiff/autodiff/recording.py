@@ -16,6 +16,7 @@ from padiff.capture.state import moved, random_state
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
 from padiff.engine.randomness import looks_random
+from padiff.frameworks.compiled import sealed
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, StepTrace, Usage, Value
@@ -27,10 +28,14 @@ class Recording:
     def __init__(
         self, live: LiveTree, nodes: frozenset[int], step: int, statistics: RunningStatistics | None = None
     ) -> None:
+        hidden = sealed(live, eager=False)
         self.live, self.nodes, self.step = live, nodes, step
+        self._hooked = nodes - (hidden - {0})
+        self._compiled = bool(hidden)
+        """Whether compiled code hides some of the model."""
         self.afresh = statistics is None
         """Whether running statistics were updated unseen before this step."""
-        self._listener = Listener() if looks_random(live) else None
+        self._listener = Listener() if looks_random(live) and not hidden else None
         self._unheard = False
         """Whether the model has drawn and nobody listened."""
         self._recorder = Recorder(live, gradients=True, listener=self._listener)
@@ -50,7 +55,7 @@ class Recording:
                     self._uses = UseWatch(self.live)
                     stack.enter_context(self._uses.watching())
                 stack.enter_context(watching_draws(adapter, self._listener))
-                stack.enter_context(self._recorder.attached(self.nodes))
+                stack.enter_context(self._recorder.attached(self._hooked, compiled=self._compiled))
                 return call_model(self.live.model, args, kwargs)
         except Exception as error:
             self._explain(error)
@@ -67,7 +72,7 @@ class Recording:
         adapter = self.live.adapter
         value = np.array(adapter.to_numpy(loss))
         self._loss = value if self._loss is None else self._loss + value
-        with self._recorder.taking_gradients(self.nodes):
+        with self._recorder.taking_gradients(self._hooked):
             adapter.backward(loss)
         self._gradients = {}
         for path, parameter in self.live.parameters().items():

@@ -20,6 +20,7 @@ from padiff.capture.recomputing import Recomputation, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
+from padiff.frameworks.compiled import sealed
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
@@ -173,9 +174,9 @@ class Recorder:
         self._thread = threading.get_ident()
         self._taking = False
         self._lines.begin_here()
-        nodes = frozenset(range(1, len(self._live.modules)))
-        self._attachment.enter_context(watching_draws(self._adapter, self._listener))
-        self._attachment.enter_context(self.attached(nodes, but=self._live.model))
+        nodes, hidden = self._nodes_inside()
+        self._attachment.enter_context(watching_draws(self._adapter, None if hidden else self._listener))
+        self._attachment.enter_context(self.attached(nodes, but=self._live.model, compiled=hidden))
         return self._enter(self._live.model, args, kwargs)
 
     def end(self, output: Any) -> Any:
@@ -183,8 +184,7 @@ class Recorder:
         changed = self._leave(self._live.model, output)
         self._leave_alone()
         if self._repeats_matter():
-            nodes = frozenset(range(1, len(self._live.modules)))
-            self._attachment.enter_context(self._watching_repeats(nodes))
+            self._attachment.enter_context(self._watching_repeats(self._nodes_inside()[0]))
         if self._listener is not None and self._listener.repeats:
             listener = self._attachment.enter_context(self._listener.in_backward())
             self._attachment.enter_context(watching_draws(self._adapter, listener))
@@ -194,6 +194,11 @@ class Recorder:
     def turn_away(self) -> None:
         """Backward is over, as far as the model goes: nothing runs again, nothing is listened to."""
         self._attachment.close()
+
+    def _nodes_inside(self) -> tuple[frozenset[int], bool]:
+        """Modules of the model that can be hooked, and whether compiled code hides others."""
+        hidden = sealed(self._live, eager=False)
+        return frozenset(range(1, len(self._live.modules))) - hidden, bool(hidden)
 
     def broken(self) -> None:
         """The model has raised: hooks come off."""

@@ -34,6 +34,8 @@ class RunningStatistics:
         self._unbiased = _unbiased_buffers(live)
         self._before = self._read()
         self._neutral = dict(self._before)
+        self.unseen = False
+        """Whether the last step moved statistics of a layer that nobody saw at work: those are not converted."""
 
     def updates(self, calls: Sequence[Call]) -> dict[int, Update]:
         """How every layer with running statistics updated them, by node."""
@@ -54,12 +56,14 @@ class RunningStatistics:
         ``partners`` says by node how the other model's layer was updated, for layers of which compiled code doesn't."""
         values: dict[str, Value] = {p: Held(self._live.adapter, tensor) for p, tensor in self._live.buffers().items()}
         now, updates = self._read(), self.updates(calls)
+        self.unseen = False
         for node, path in self._unbiased.items():
             if path not in values:
                 continue
             update, other = updates[node], (partners or {}).get(node)
             keep = other.keep if update.keep is None and other is not None else update.keep
             counts = other.counts if not update.counts and other is not None else update.counts
+            self.unseen |= (keep is None or not counts) and not np.array_equal(self._before[path], now[path])
             self._neutral[path] = _biased(self._neutral[path], self._before[path], now[path], keep, counts)
             values[path] = HostValue(self._neutral[path])
         self._before = now

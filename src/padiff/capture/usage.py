@@ -12,6 +12,7 @@ from padiff.capture.draws import Steady
 from padiff.capture.lines import call_model
 from padiff.capture.session import Arguments, floating
 from padiff.capture.state import preserved
+from padiff.frameworks.compiled import sealed
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Usage
@@ -46,14 +47,18 @@ class UseWatch:
         self._order_of_use: Callable[[Any], Iterable[Any]] = getattr(live.adapter, "order_of_use", _nobody_tells)
 
     @contextmanager
-    def watching(self, but: Any = None) -> Iterator[None]:
-        """Inside, calls and reads are seen; of one that is running already, only what it reads and calls."""
-        modules = {id(module): module for module in self._live.modules}
+    def watching(self, but: Any = None, *, eager: bool = False) -> Iterator[None]:
+        """Inside, calls and reads are seen; of one that is running already, only what it reads and calls.
+
+        ``eager`` says that what is compiled runs in its eager form; otherwise nothing in there is looked at."""
+        hidden = frozenset() if eager else sealed(self._live, eager=False)
+        modules = {id(m): m for index, m in enumerate(self._live.modules) if index not in hidden or index == 0}
         modules.pop(id(but), None)
         with ExitStack() as stack:
             for handle in self._adapter.attach(modules.values(), self.enter, self.leave, lambda *_: None):
                 stack.callback(handle.remove)
-            stack.enter_context(self._adapter.watch_reads(self._on_read))
+            if not hidden:
+                stack.enter_context(self._adapter.watch_reads(self._on_read))
             yield
 
     def _tick(self) -> int:
@@ -114,7 +119,12 @@ def first_use(live: LiveTree, arguments: Arguments) -> tuple[Usage, Exception | 
     adapter = live.adapter
     watch = UseWatch(live)
     try:
-        with preserved(live, buffers=True), watch.watching(), adapter.no_grad(), watching_draws(adapter, Steady()):
+        with (
+            preserved(live, buffers=True),
+            watch.watching(eager=True),
+            adapter.no_grad(),
+            watching_draws(adapter, Steady()),
+        ):
             output = call_model(live.model, arguments.args, dict(arguments.kwargs))
             outputs = [(name, adapter.to_numpy(adapter.clone(tensor))) for name, tensor in floating(adapter, output)]
     except Exception as error:

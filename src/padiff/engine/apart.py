@@ -133,6 +133,9 @@ class Apart:
         if not done:
             done = [self._nothing(min(held["base"] + held["raw"]))]
         self.notes += self._kinds()
+        self.notes += [
+            f"{side} {dump.extra['compiled']}" for side, dump in self._dumps.items() if "compiled" in dump.extra
+        ]
         if self.summed and found:
             self.notes += suspects(found, done[-1], base, raw)
         result = result_of(self.job, self._plan, self._plan, self._modules, done, found, self.notes, self.doubts)

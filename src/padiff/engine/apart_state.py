@@ -78,6 +78,8 @@ class ApartState:
         """Buffers; where not every update was seen, without those that frameworks count differently."""
         whole = base.number == 0 or not any(step.extra.get("statistics_from_here") for step in (base, raw))
         alike = self._job.base.adapter.name == self._job.raw.adapter.name
+        if any(step.extra.get("statistics_unseen") for step in (base, raw)):  # compiled code updated them
+            whole = alike = False
         found: list[dict[str, Value | None]] = []
         for live, step in ((self._job.base, base), (self._job.raw, raw)):
             own = set() if whole or alike else _conventional(live)

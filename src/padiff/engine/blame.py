@@ -253,9 +253,20 @@ class Blame:
         inside."""
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
+            if fault.phase == "backward" and self._was_given_otherwise(fault.raw):
+                continue  # a gradient made with a wrong mask follows from the mask
             self.faults.append(blamed or fault)
         if not any(fault.phase == "forward" for fault in self.faults):
             self.faults[:0] = self._unlike_their_likes()
+
+    def _was_given_otherwise(self, call: Call) -> bool:
+        """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
+        index = call.index
+        while index in self.met:
+            if index in self.faulty and any(one.sort not in self._idle for one in self._excuses.get(index, ())):
+                return True
+            index = self.met[index][1].parent
+        return False
 
     def _unlike_their_likes(self) -> list[Fault]:
         """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,

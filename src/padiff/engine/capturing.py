@@ -17,6 +17,7 @@ from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
 from padiff.engine.randomness import looks_random
 from padiff.engine.running import Running
+from padiff.frameworks.compiled import sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.report.progress import stages
 from padiff.store import Kind
@@ -91,6 +92,8 @@ class Capture:
     def __enter__(self) -> Capture:
         self.live.forget()
         self.draws = looks_random(self.live)
+        if sealed(self.live, eager=False):  # nobody hears what compiled code draws
+            self.keeps_draws = self.listens = False
         extra = {**self._extra, "only": self._paths()} if self.only is not None else self._extra
         self._writer = TraceWriter(
             self.live, self.path, kind=self._kind, overwrite=self._overwrite, only=self.only, extra=extra
@@ -101,6 +104,9 @@ class Capture:
                     shown.now("matching base")
                     self.alongside.start()
             adapter = self.live.adapter
+            in_parts = getattr(adapter, "run_in_parts", None)
+            for handle in in_parts(self.live.modules) if in_parts is not None else ():
+                self._stack.callback(handle.remove)
             for handle in adapter.attach([self.live.model], self._enter, self._leave, self._fail):
                 self._stack.callback(handle.remove)
             if self.optimizer is not None:

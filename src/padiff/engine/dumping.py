@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from padiff.engine.local import Key
+from padiff.frameworks.compiled import compiled_words
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.frameworks.tree import LiveTree
@@ -202,7 +203,9 @@ def described(live: LiveTree) -> dict[str, Any]:
             tables.append({"layer": spec.layer, "stored": stored, "atomic": spec.atomic})
         table_of.append(None if spec is None else numbers[id(spec)])
     adapter = live.adapter
+    compiled = compiled_words(live)
     return {
+        **({} if compiled is None else {"compiled": compiled}),
         "environment": dict(live.tree.environment),
         "layers": {"tables": tables, "nodes": table_of},
         "settings": [plain_settings(settings_of(adapter, module)) for module in live.modules],

@@ -112,6 +112,11 @@ class LocalRun:
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         return self._blame.faults
 
+    @property
+    def lost(self) -> bool:
+        """Whether something could not be replaced: what differs from there on may come from there."""
+        return self._blame.lost
+
     # --- forward
 
     def feed(self, call: Call) -> Mapping[int, Feed]:

@@ -51,6 +51,8 @@ class Located:
     scenes: Scenes
     noise: Noise | None = None
     """How far rounding moves the loss and the gradients of base's parameters; calls' own is the scenes' reference's."""
+    lost: bool = False
+    """A tensor of another shape could not be replaced: gradients that differ may differ for that alone."""
 
 
 def localise(
@@ -134,6 +136,8 @@ def localise(
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
         # use), and share the same gradient differently. What comes out of it for the parameters agrees.
         faults = [fault for fault in faults if fault.phase == "forward"]
+    if run.lost and any(fault.phase == "forward" for fault in faults):
+        faults = [fault for fault in faults if fault.phase == "forward"]
     feeder = feeder_of(reference, pairing, beside)
     scenes = Scenes(
         job,
@@ -156,6 +160,7 @@ def localise(
         pairing.alike,
         scenes,
         noise,
+        run.lost,
     )
 
 

@@ -292,10 +292,13 @@ class Running:
         if capture.keeps_draws and not self._unheard:
             unseen = () if self._listener is None else self._listener.unseen
         assert capture.statistics is not None
+        buffers = self._dumped(capture.statistics.after_step(calls))
+        if capture.statistics.unseen:
+            self._extra["statistics_unseen"] = True
         sink.end(
             StepTrace(self.number, calls, {}, None, self._dumped(gradients), self._backward),
             weights=weights,
-            buffers=self._dumped(capture.statistics.after_step(calls)),
+            buffers=buffers,
             noise=noise,
             local=self._local,
             fed=self._fed,

@@ -29,9 +29,10 @@ FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 
 def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
+    state = () if located.lost and located.faults else located.state
     found = [
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
-        for place, (divergence, fault) in enumerate(divergences_of(located.faults, located.state, located.pairs))
+        for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
     ]
     few = [_explained(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
     return few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]

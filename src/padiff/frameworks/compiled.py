@@ -10,8 +10,6 @@ from padiff.frameworks.tree import LiveTree
 
 OPENS = frozenset({"torch.compile", "Module.compile", "paddle.jit.to_static"})
 """What can be run in its eager form instead."""
-WITH_HOOKS = frozenset({"Module.compile"})
-"""What takes the hooks of the module itself into what it compiles."""
 
 
 def compiled_parts(live: LiveTree) -> dict[int, str]:
@@ -65,6 +63,12 @@ def _places(live: LiveTree, parts: dict[int, str]) -> str:
     return f"{' and '.join(dict.fromkeys(parts.values()))}: {where}"
 
 
+def compiled_words(live: LiveTree) -> str | None:
+    """What a capture sees of a model with compiled parts; None for one that has none."""
+    note = compiled_note(live, "", seen_into=False)
+    return None if note is None else note.replace("compared", "recorded").strip()
+
+
 def without_backward(live: LiveTree) -> bool:
     """Whether some compiled part gives no gradients, as it is now."""
     lacks = getattr(live.adapter, "lacks_backward", None)
@@ -76,7 +80,7 @@ def sealed(live: LiveTree, *, eager: bool) -> frozenset[int]:
     found: set[int] = set()
     for index, how in compiled_parts(live).items():
         if not (eager and how in OPENS):
-            found.update(live.tree.subtree(index)[0 if how in WITH_HOOKS or index == 0 else 1 :])
+            found.update(live.tree.subtree(index)[0 if index == 0 else 1 :])
     return frozenset(found)
 
 

@@ -311,6 +311,9 @@ class PaddleAdapter:
     def runs_in_parts(self, module: Any) -> bool:
         return False
 
+    def run_in_parts(self, modules: Iterable[Any]) -> Iterable[Handle]:
+        return ()
+
     def lacks_backward(self, module: Any) -> bool:
         """What was made static in eval mode has no backward (paddle 3.3)."""
         return (_static(module) or paddle_loaded.is_loaded(module)) and not module.training

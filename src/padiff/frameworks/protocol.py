@@ -214,6 +214,11 @@ class Adapter(Protocol):
         then, and attached to, they are called as the code is run. May be left out."""
         ...
 
+    def run_in_parts(self, modules: Iterable[Any]) -> Iterable[Handle]:
+        """Have compiled modules that some of these are parts of run part by part, until the handles come off:
+        ``attach`` does so itself, and comes too late for a call that is under way. May be left out."""
+        ...
+
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``about_to_write`` is called with a tensor just before an op writes into it."""
         ...

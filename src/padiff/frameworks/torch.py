@@ -252,6 +252,9 @@ class TorchAdapter:
         modules = list(modules)
         yield from torch_graphs.in_parts(modules)
         for module in modules:
+            if getattr(module, "_compiled_call_impl", None) is not None:
+                yield _AroundCompiled(module, before, after)
+                continue
             # Not the module's own methods: a script refuses, though it calls hooks.
             yield torch.nn.Module.register_forward_pre_hook(module, before, with_kwargs=True)
             yield torch.nn.Module.register_forward_hook(module, after, always_call=True)
@@ -262,13 +265,16 @@ class TorchAdapter:
         if isinstance(module, torch.fx.GraphModule):
             return "torch.export" if hasattr(module, "validate_inputs") else "torch.fx"
         if getattr(module, "_compiled_call_impl", None) is not None:
-            return "Module.compile"  # its own hooks are compiled, too
+            return "Module.compile"
         if type(module).__name__ == "OptimizedModule" or _compiled_methods(type(module)):
             return "torch.compile"
         return "torch.compile" if any(_is_compiled(held) for held in vars(module).values()) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return torch_graphs.opens(module)
+
+    def run_in_parts(self, modules: Iterable[Any]) -> Iterable[Handle]:
+        return torch_graphs.in_parts(modules)
 
     def order_of_use(self, module: Any) -> list[Any]:
         return torch_scripts.order_of_use(module) if isinstance(module, torch.jit.ScriptModule) else []
@@ -496,6 +502,27 @@ def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
         yield
     finally:
         torch.amp.GradScaler.scale = original
+
+
+class _AroundCompiled:
+    """Hooks around a module that was compiled in place, which would take its own hooks into what is compiled."""
+
+    def __init__(self, module: Any, before: Callable[..., Any], after: Callable[..., Any]) -> None:
+        self._module, self._own = module, module._compiled_call_impl
+        module._compiled_call_impl = functools.partial(self._call, before, after)
+
+    def _call(self, before: Callable[..., Any], after: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = before(self._module, args, kwargs) or (args, kwargs)
+        try:
+            output = self._own(*args, **kwargs)
+        except Exception:
+            after(self._module, args, None)
+            raise
+        changed = after(self._module, args, output)
+        return output if changed is None else changed
+
+    def remove(self) -> None:
+        self._module._compiled_call_impl = self._own
 
 
 class _WriteWatch(TorchFunctionMode):

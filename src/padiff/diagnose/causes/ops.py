@@ -114,7 +114,7 @@ def _words(op: Call) -> str:
 
 def _told(culprit: Culprit) -> Iterator[Cause]:
     base, raw, likes = culprit.base, culprit.raw, culprit.likes
-    if likes is None:
+    if likes is None or not all(side.inside.events for side in likes.sides):  # a layer of the framework has no code
         return
     left = [_module(likes, side, event) for side, event in ((0, base), (1, raw))]
     if left[0] and not left[1]:

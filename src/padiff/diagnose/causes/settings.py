@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
+from padiff.diagnose.causes.functions import ACTIVATIONS
 from padiff.diagnose.causes.trial import Trial, gap, plain
 from padiff.records import Array, Cause
 
@@ -86,8 +89,20 @@ def _helps(trial: Trial, again: Array | None) -> bool:
     if again is None or again.shape != expected.shape:
         return False
     if not trial.scene.agrees(expected, again):
-        return False
+        return _activated(trial, expected, again)
     return not trial.same_shape or gap(plain(trial.cut(expected)), plain(trial.cut(again))) <= 0.5 * trial.gap
+
+
+def _activated(trial: Trial, expected: Array, again: Array) -> bool:
+    """A norm may come with its activation on one side only: whether raw's is one of base's now, and was not before."""
+    scene = trial.scene
+    if scene.base_kind == scene.raw_kind or scene.expected.dtype.kind != "f" or scene.phase != "forward":
+        return False
+    for function in ACTIVATIONS.values():
+        made = np.asarray(function(expected.astype(np.float64))).astype(expected.dtype)
+        if scene.agrees(made, again):
+            return not scene.agrees(made, scene.found)
+    return False
 
 
 _FAMILIES = {"pool": "pooling", "norm": "norm kind", "pad": "padding", "dropout": "dropout", "conv": "layer kind"}
