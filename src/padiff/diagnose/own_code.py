@@ -82,7 +82,7 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
             found = _first(likes, deeper, _both_unlike(likes, deeper))
             if found.found:
                 return found
-    told = _told(likes, one, other, bad)
+    told = _placed(likes, _told(likes, one, other, bad), accused)
     return told if told.base is None or told.raw is None else _constants(likes, told.base, told.raw)
 
 
@@ -113,6 +113,17 @@ def _same_two(likes: Likes, base: Event, raw: Event) -> bool:
     if len(ours) < 2 or len(ours) != len(theirs) or base.child or raw.child:
         return False
     return all(any(likes.in_any_order(0, mine, other) for other in theirs) for mine in ours)
+
+
+def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit:
+    """Where a side lacks an op and nothing comes after: what makes the tensor that differs."""
+    makers = [side.maker.get(tensor) for side, tensor in zip(likes.sides, accused, strict=True)]
+    base, raw = (None if maker is None or maker.child or maker.moving else maker for maker in makers)
+    if culprit.raw is None and culprit.raw_next is None and culprit.base is not None:
+        return replace(culprit, raw_next=raw)
+    if culprit.base is None and culprit.base_next is None and culprit.raw is not None:
+        return replace(culprit, base_next=base)
+    return culprit
 
 
 def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], bad: Sequence[Event]) -> Event | None:
