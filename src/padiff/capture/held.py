@@ -50,6 +50,12 @@ class Held:
             raise RuntimeError("the elements of this value were released")
         return self._adapter.to_numpy(self._tensor)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is measured where it lies, and fetched only if need be."""
+        ask: Callable[[Any], bool] | None = getattr(self._adapter, "elsewhere", None)
+        return ask is not None and self._tensor is not None and ask(self._tensor)
+
     def measured_beside(self, other: Held, rtol: float | None) -> Measured | None:
         """Sums over this and another tensor, where their framework has them without fetching the elements."""
         if self._adapter is not other._adapter or self._tensor is None or other._tensor is None:

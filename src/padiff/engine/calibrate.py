@@ -48,7 +48,8 @@ class NoiseMeter:
             if slot.tensor not in self.tensors and slot.tensor in self._values:
                 known = self._values[slot.tensor]
                 self.tensors[slot.tensor] = gap(known, slot.value)
-                if self._crossings is not None and 0.0 < self.tensors[slot.tensor] < math.inf:
+                moved = 0.0 < self.tensors[slot.tensor] < math.inf
+                if self._crossings is not None and moved and not getattr(known, "elsewhere", False):
                     self._crossings.look(known.numpy(), slot.value.numpy())
 
     on_tag = on_call

@@ -221,8 +221,11 @@ class PaddleAdapter:
             return _share(host)
         return _share(host.view(view[0])).view(view[1])
 
+    def elsewhere(self, tensor: Any) -> bool:
+        return False  # elements are fetched
+
     def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
-        return None  # elements are fetched
+        return None
 
     def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
         return None

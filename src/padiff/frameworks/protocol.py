@@ -146,6 +146,10 @@ class Adapter(Protocol):
     # Tensors that are not on the host may be worked with where they lie. An adapter may leave these out: elements are
     # fetched then.
 
+    def elsewhere(self, tensor: Any) -> bool:
+        """Whether a tensor is one of these."""
+        ...
+
     def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
         """Sums over two tensors of one shape; None where they lie on the host, apart, or are not all finite."""
         ...

@@ -165,6 +165,9 @@ class TorchAdapter:
         array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
         return array
 
+    def elsewhere(self, tensor: Any) -> bool:
+        return torch_device.elsewhere(tensor)
+
     def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
         return torch_device.measure(base, raw, rtol)
 
