@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
@@ -25,10 +22,12 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
+from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, is_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_gradients import on_gradient
 from padiff.frameworks.torch_layers import LAYERS
+from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
 from padiff.records import Array
 
 # numpy has no such types; the bits are handed over as integers of the same width.
@@ -256,7 +255,7 @@ class TorchAdapter:
         yield from torch_graphs.in_parts(modules)
         for module in modules:
             if getattr(module, "_compiled_call_impl", None) is not None:
-                yield _AroundCompiled(module, before, after)
+                yield AroundCompiled(module, before, after)
                 continue
             # Not the module's own methods: a script refuses, though it calls hooks.
             yield torch.nn.Module.register_forward_pre_hook(module, before, with_kwargs=True)
@@ -269,9 +268,9 @@ class TorchAdapter:
             return "torch.export" if hasattr(module, "validate_inputs") else "torch.fx"
         if getattr(module, "_compiled_call_impl", None) is not None:
             return "Module.compile"
-        if type(module).__name__ == "OptimizedModule" or _compiled_methods(type(module)):
+        if type(module).__name__ == "OptimizedModule" or compiled_methods(type(module)):
             return "torch.compile"
-        return "torch.compile" if any(_is_compiled(held) for held in vars(module).values()) else None
+        return "torch.compile" if any(is_compiled(held) for held in vars(module).values()) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return torch_graphs.opens(module)
@@ -286,16 +285,16 @@ class TorchAdapter:
         return torch.compiler.set_stance("force_eager")
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return _watching(about_to_write)
+        return WriteWatch(about_to_write)
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return _ReadWatch(read)
+        return ReadWatch(read)
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return watching(dice, self.to_numpy, self.to_native)
 
     def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return torch_ops.watching(watcher, _WriteWatch(about_to_write).tell, _written_position)
+        return torch_ops.watching(watcher, WriteWatch(about_to_write).tell, written_position)
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return torch_ops.op_name(op, function, several)
@@ -471,20 +470,6 @@ def _at_home(tensor: Any, model: Any) -> bool:
     return not elsewhere
 
 
-def _is_compiled(thing: Any) -> bool:
-    """Whether a function or method was handed to ``torch.compile``, and not taken out of what is compiled."""
-    if not isinstance(thing, (FunctionType, MethodType)):
-        return False
-    return hasattr(thing, "_torchdynamo_orig_callable") and not getattr(thing, "_torchdynamo_disable", False)
-
-
-def _look_for_compiled(cls: type) -> bool:
-    return any(_is_compiled(held) for one in cls.__mro__ if one is not torch.nn.Module for held in vars(one).values())
-
-
-_compiled_methods: Callable[[Any], bool] = functools.cache(_look_for_compiled)
-
-
 def _recomputing() -> bool:
     """Inside backward: a forward seen there is a checkpoint's second one."""
     return bool(torch._C._current_graph_task_id() != -1)
@@ -505,136 +490,3 @@ def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
         yield
     finally:
         torch.amp.GradScaler.scale = original
-
-
-class _AroundCompiled:
-    """Hooks around a module that was compiled in place, which would take its own hooks into what is compiled."""
-
-    def __init__(self, module: Any, before: Callable[..., Any], after: Callable[..., Any]) -> None:
-        self._module, self._own = module, module._compiled_call_impl
-        module._compiled_call_impl = functools.partial(self._call, before, after)
-
-    def _call(self, before: Callable[..., Any], after: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = before(self._module, args, kwargs) or (args, kwargs)
-        try:
-            output = self._own(*args, **kwargs)
-        except Exception:
-            after(self._module, args, None)
-            raise
-        changed = after(self._module, args, output)
-        return output if changed is None else changed
-
-    def remove(self) -> None:
-        self._module._compiled_call_impl = self._own
-
-
-class _WriteWatch(TorchFunctionMode):
-    """Reports the tensors an op is about to write into."""
-
-    def __init__(self, about_to_write: Callable[[Any], None]) -> None:
-        super().__init__()
-        self._about_to_write = about_to_write
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.tell(func, args, kwargs)
-        return func(*args) if kwargs is None else func(*args, **kwargs)
-
-    def tell(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Say what an op is about to write, if anything."""
-        position = _written_position(func)
-        if position is not None:
-            self._report(position, args, kwargs or {})
-        out = kwargs.get("out") if kwargs else None
-        if out is not None:
-            for _, tensor in containers.flatten(out, lambda x: isinstance(x, torch.Tensor)):
-                self._about_to_write(tensor)
-
-    def _report(self, position: int, args: Any, kwargs: Any) -> None:
-        if position >= 0:  # writes only when its ``inplace`` argument says so
-            if not (kwargs["inplace"] if "inplace" in kwargs else (len(args) > position and args[position])):
-                return
-            target = args[0] if args else kwargs.get("input")
-        else:
-            target = args[0] if args else None
-        for tensor in target if isinstance(target, (list, tuple)) else (target,):
-            if isinstance(tensor, torch.Tensor):
-                self._about_to_write(tensor)
-
-
-class _ReadWatch(TorchFunctionMode):
-    """Reports the tensors ops are given; asking a tensor for its shape or dtype is no use of it."""
-
-    def __init__(self, read: Callable[[Any], None]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") not in _LOOKS:
-            for argument in (*args, *(kwargs or {}).values()):
-                for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-                    if isinstance(tensor, torch.Tensor):
-                        self._read(tensor)
-        return func(*args, **(kwargs or {}))
-
-
-_LOOKS = frozenset(
-    {"__get__", "size", "dim", "numel", "type", "is_floating_point", "stride", "__repr__", "element_size"}
-)
-_IN_PLACE_OPERATORS = frozenset(
-    f"__i{name}__"
-    for name in (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "truediv",
-        "floordiv",
-        "mod",
-        "pow",
-        "and",
-        "or",
-        "xor",
-        "lshift",
-        "rshift",
-    )
-) | {"__setitem__", "__set__"}
-_BESIDE = frozenset({"grad", "requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks"})
-"""What a tensor has besides its elements: setting it writes nothing."""
-_ALWAYS = -1
-_positions: dict[Any, int | None] = {}  # a cache keyed by the framework's own functions
-
-
-def _written_position(func: Any) -> int | None:
-    """None: never writes. -1: writes its first argument. n: writes it if argument n (``inplace``) is true."""
-    try:
-        return _positions[func]
-    except KeyError:
-        name = getattr(func, "__name__", "")
-        if isinstance(func, torch._ops.OpOverload):  # as graphs call them
-            position: int | None = _ALWAYS if func._schema.is_mutable else None
-        elif name == "__set__" and getattr(func.__self__, "__name__", "") in _BESIDE:
-            position = None
-        elif name in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.startswith("__")):
-            position = _ALWAYS
-        else:
-            position = _inplace_argument(func)
-        _positions[func] = position
-        return position
-    except TypeError:  # unhashable
-        return None
-
-
-def _inplace_argument(func: Any) -> int | None:
-    if not inspect.isfunction(func):
-        return None
-    try:
-        names = list(inspect.signature(func).parameters)
-    except (TypeError, ValueError):  # some wrappers of built-in methods pass for functions and have no signature
-        return None
-    return names.index("inplace") if "inplace" in names else None
-
-
-@contextmanager
-def _watching(about_to_write: Callable[[Any], None]) -> Iterator[None]:
-    with _WriteWatch(about_to_write):
-        yield
