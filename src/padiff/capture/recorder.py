@@ -131,6 +131,7 @@ class Recorder:
         if ops is not None and hasattr(live.adapter, "watch_ops"):
             self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
+        self._telling = _Telling(self._on_gradient)
         self._hidden: Callable[[], AbstractContextManager[Any]] = getattr(live.adapter, "unseen", nullcontext)
 
     @contextmanager
@@ -503,7 +504,7 @@ class Recorder:
             self.open_calls[-1].owned.append((key, held))
         if tracked and self._hooks:
             if hooked:
-                handle = self._follow(tensor, partial(self._on_gradient, number))
+                handle = self._follow(tensor, partial(self._telling, number))
                 if handle is not None:
                     self._hooked.add(number)
                     self._handles.append(handle)
@@ -518,7 +519,7 @@ class Recorder:
         if not self._hooks:
             self._hooked.add(number)
             return
-        handle = self._follow(tensor, partial(self._on_gradient, number))
+        handle = self._follow(tensor, partial(self._telling, number))
         if handle is not None:
             self._hooked.add(number)
             self._handles.append(handle)
@@ -599,6 +600,7 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._telling.whom = None
         if self._ops is not None:
             self._ops.run.over = True
         if self._ops is None:
@@ -612,6 +614,19 @@ class Recorder:
         self._by_storage.clear()
         self._unindexed.clear()
         self._ops = None  # it knows the recorder, too: neither would go before the collector comes
+
+
+class _Telling:
+    """Between a gradient's hook and the recorder: a graph may keep its hooks as long as somebody holds a tensor of it,
+    and would keep the recorder, which holds tensors. No collector looks into a graph."""
+
+    __slots__ = ("whom",)
+
+    def __init__(self, whom: Callable[[int, Any], Array | None]) -> None:
+        self.whom: Callable[[int, Any], Array | None] | None = whom
+
+    def __call__(self, number: int, gradient: Any) -> Array | None:
+        return None if self.whom is None else self.whom(number, gradient)
 
 
 @contextmanager

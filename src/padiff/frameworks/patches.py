@@ -47,10 +47,14 @@ class _Place:
         if wraps[wrap]:
             return
         del wraps[wrap]
-        if _held(self.owner, self.name) is not self.standing:
-            return  # somebody else has replaced it since, and will put back what is of no effect by now
-        if wraps:
-            self._set(wraps)
+        if _held(self.owner, self.name) is self.standing:  # else somebody has replaced it since, and will put back
+            self._put_back()  # what is of no effect by now
+        if not wraps:  # whatever a replacement holds, nobody holds it for that
+            self.standing = self.original = None
+
+    def _put_back(self) -> None:
+        if self.wraps:
+            self._set(self.wraps)
         elif self.inherited:
             delattr(self.owner, self.name)
         else:
