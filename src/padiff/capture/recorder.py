@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -131,7 +132,7 @@ class Recorder:
         if ops is not None and hasattr(live.adapter, "watch_ops"):
             self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
-        self._telling = _Telling(self._on_gradient)
+        self._telling = _Telling(self)
         self._hidden: Callable[[], AbstractContextManager[Any]] = getattr(live.adapter, "unseen", nullcontext)
 
     @contextmanager
@@ -419,7 +420,7 @@ class Recorder:
             self.known_tensors.pop(held.key, None)
             held.secure()
 
-    def _on_gradient(self, number: int, gradient: Any) -> Array | None:
+    def on_gradient(self, number: int, gradient: Any) -> Array | None:
         if not self._taking:
             return None
         value: Value = Held(self._adapter, gradient)
@@ -600,7 +601,6 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._telling.whom = None
         if self._ops is not None:
             self._ops.run.over = True
         if self._ops is None:
@@ -617,16 +617,17 @@ class Recorder:
 
 
 class _Telling:
-    """Between a gradient's hook and the recorder: a graph may keep its hooks as long as somebody holds a tensor of it,
-    and would keep the recorder, which holds tensors. No collector looks into a graph."""
+    """Between a gradient's hook and the recorder, which it does not keep: a graph may hold its hooks as long as anybody
+    holds a tensor of it, and a recorder holds tensors. No collector looks into a graph."""
 
-    __slots__ = ("whom",)
+    __slots__ = ("_whom",)
 
-    def __init__(self, whom: Callable[[int, Any], Array | None]) -> None:
-        self.whom: Callable[[int, Any], Array | None] | None = whom
+    def __init__(self, whom: Recorder) -> None:
+        self._whom = weakref.ref(whom)
 
     def __call__(self, number: int, gradient: Any) -> Array | None:
-        return None if self.whom is None else self.whom(number, gradient)
+        recorder = self._whom()
+        return None if recorder is None else recorder.on_gradient(number, gradient)
 
 
 @contextmanager

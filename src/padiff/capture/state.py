@@ -16,7 +16,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
 _collector = threading.Lock()
-_SELDOM = 20_000
+_SELDOM = 3_000
 """After how many new containers the collector comes."""
 
 

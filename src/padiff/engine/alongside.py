@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ from padiff.store import Dump, Opaque
 from padiff.weights import apply_plan
 
 Changed = tuple[tuple[Any, ...], dict[str, Any]]
+
+T = TypeVar("T")
 
 
 class Alongside:
@@ -71,7 +74,7 @@ class Alongside:
         self._job = Job(
             self._base,
             live,
-            arguments=self._arguments,
+            arguments=_weakly(self._arguments),
             tolerance=tolerance,
             rules=rules[0],
             weight_rules=rules[1],
@@ -281,3 +284,15 @@ def _opaque(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_opaque(item) for item in value.values())
     return isinstance(value, Opaque)
+
+
+def _weakly(method: Callable[[], T]) -> Callable[[], T]:
+    """The method without its owner: who is asked by something of its own would not go before the collector comes."""
+    known = weakref.WeakMethod(method)
+
+    def ask() -> T:
+        found = known()
+        assert found is not None
+        return found()
+
+    return ask

@@ -110,7 +110,7 @@ class Unseen:
 
 @functools.cache
 def _writing_ops() -> tuple[Patch, ...]:
-    return tuple((owner, name, wrap) for owner, name, wrap in _own_places() if _writes(name))
+    return tuple((owner, name, _watched(op)) for owner, name, op in _own_names() if _writes(name))
 
 
 def _every_op() -> Sequence[Patch]:
@@ -160,14 +160,19 @@ def _ops() -> dict[int, str]:
 
 @functools.cache
 def _own_places() -> tuple[Patch, ...]:
+    return tuple((owner, name, _watched(op)) for owner, name, op in _own_names())
+
+
+def _own_names() -> list[tuple[Any, str, str]]:
+    """Who has an op, under which name, and what it is called itself."""
     standing = originals()
-    found: list[Patch] = []
+    found: list[tuple[Any, str, str]] = []
     for name, now in list(vars(paddle._C_ops).items()):
         op = standing.get(id(now), now)
         if isinstance(op, BuiltinFunctionType) and not name.endswith("_grad"):
-            found.append((paddle._C_ops, name, _watched(op.__name__)))
+            found.append((paddle._C_ops, name, op.__name__))
     methods = METHODS | set(WRITERS)
-    return (*found, *((paddle.Tensor, name, _watched(name)) for name in methods if hasattr(paddle.Tensor, name)))
+    return [*found, *((paddle.Tensor, name, name) for name in methods if hasattr(paddle.Tensor, name))]
 
 
 def _writes(name: str) -> bool:
@@ -186,20 +191,22 @@ def _watched(name: str) -> Wrap:
         if name == "set_value":  # what it calls is seen by itself
             return plain
 
-        @functools.wraps(op)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            seen = watchers.seen
-            if seen is not None:
-                output = op(*args, **kwargs)
-                seen(name, args, kwargs, output, frame_above(1))
-                return output
-            return around(*args, **kwargs) if watchers.ops else op(*args, **kwargs)
+        if writes or name == CUSTOM:
 
-        @functools.wraps(op)
-        def around(*args: Any, **kwargs: Any) -> Any:
-            return _around(name, plain, args, kwargs, frame_above(1)) if watchers.ops else plain(*args, **kwargs)
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                return _around(name, plain, args, kwargs, frame_above(1)) if watchers.ops else plain(*args, **kwargs)
 
-        return around if writes or name == CUSTOM else replacement
+        else:
+
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                seen = watchers.seen
+                if seen is not None:
+                    output = op(*args, **kwargs)
+                    seen(name, args, kwargs, output, frame_above(1))
+                    return output
+                return _around(name, op, args, kwargs, frame_above(1)) if watchers.ops else op(*args, **kwargs)
+
+        return functools.wraps(op)(replacement)
 
     return wrap
 
