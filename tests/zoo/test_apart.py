@@ -37,9 +37,9 @@ def run(model: Any, inputs: Any, phase: str) -> None:
         followed[0].square().mean().backward()
 
 
-@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_a_pair_that_runs_apart(pair: Pair, sync: bool, tmp_path: Path) -> None:
+def test_a_pair_that_runs_apart(pair: Pair, tmp_path: Path) -> None:
+    """By itself, then synchronised: one model, since some name their parameters, and paddle takes a name once."""
     for library in pair.libraries:
         if reason := libraries.missing(library):
             pytest.skip(reason)
@@ -48,13 +48,14 @@ def test_a_pair_that_runs_apart(pair: Pair, sync: bool, tmp_path: Path) -> None:
     mine, theirs = inputs if two else (inputs, inputs)
     with padiff.capture(base, tmp_path / "a"):
         run(base, mine, pair.phase)
-    with padiff.capture(raw, tmp_path / "b", base=tmp_path / "a", sync=sync):
-        run(raw, theirs, pair.phase)
-    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
-    if pair.really_different_at is None:
-        assert result.aligned, str(result)
-    else:
-        assert result.divergence is not None and result.divergence.raw_path == pair.really_different_at
+    for sync in (False, True):
+        with padiff.capture(raw, tmp_path / "b", base=tmp_path / "a", sync=sync, overwrite=True):
+            run(raw, theirs, pair.phase)
+        result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+        if pair.really_different_at is None:
+            assert result.aligned, f"sync={sync}: {result}"
+        else:
+            assert result.divergence is not None and result.divergence.raw_path == pair.really_different_at
     gc.collect()
 
 
