@@ -1,10 +1,11 @@
-"""Tensors that base keeps once and raw several times: tied in the one, untied in the other."""
+"""Tensors that base keeps once and raw several times, tied in the one and untied in the other; or that both keep."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from padiff.engine.job import Job
+from padiff.frameworks.tree import LiveTree
 from padiff.records import WeightEntry, WeightPlan
 
 Shared = tuple[WeightEntry, ...]
@@ -21,3 +22,9 @@ def shared_in_base(job: Job, plan: WeightPlan) -> list[Shared]:
         if source.start is None and source.index is None and source.interleaved is None:
             groups[id(base[source.path])].setdefault(id(raw[entry.path]), entry)
     return [tuple(entries.values()) for entries in groups.values() if len(entries) > 1]
+
+
+def share_a_parameter(base: LiveTree, raw: LiveTree) -> bool:
+    """The two models hold a parameter in common, or are one."""
+    ours = {id(parameter) for parameter in base.parameters().values()}
+    return any(id(parameter) in ours for parameter in raw.parameters().values())

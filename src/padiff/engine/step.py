@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Literal
 
 from padiff.align import CallPairing
 from padiff.capture.held import Held
@@ -23,17 +22,18 @@ from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
 from padiff.engine.lockstep import Lockstep
-from padiff.engine.lone_outputs import lone_outputs_of, with_lone_outputs
-from padiff.engine.ops_beside import named_by_ops, ops_of_pairs, with_ops
+from padiff.engine.lone_outputs import with_lone_outputs
+from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import explained, on_kinks, wants_second_look
+from padiff.engine.shared import share_a_parameter
 from padiff.engine.side_by_side import SideBySide
+from padiff.engine.single_step import single_step
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import narrowed, product_dtypes
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
-from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Divergence,
     ModulePairs,
@@ -98,7 +98,7 @@ class Step:
     def run(self) -> tuple[StepComparison, list[Divergence]]:
         """The step as raw runs by itself; where something differs, once more with raw fed base's tensors."""
         if self.job.single_step is not None:
-            return self._single_step(self.job.single_step)
+            return single_step(self, self.job.single_step)
         done = self._as_narrow_as_they_are()
         with ExitStack() as stack:
             if self._draws_apart(done):
@@ -193,88 +193,6 @@ class Step:
         why = "in their eager form the models agree: look at what the compiler made of them"
         return replace(first, note=f"{first.note}; {why}" if first.note else why)
 
-    def _single_step(self, phases: Literal["forward", "backward", "both"]) -> tuple[StepComparison, list[Divergence]]:
-        """Every call of raw fed what base's was fed; what the models would have done by themselves is not compared."""
-        job, base, raw = self.job, self.base, self.raw
-        located = self._fed_alone(phases)
-        if located is None:
-            self._by_themselves()
-            located = self._fed(phases)
-        wanted = {"forward": ("forward",), "backward": ("backward", "gradient")}.get(
-            phases, ("forward", "backward", "gradient")
-        )
-        lone, told = lone_outputs_of(located.pairs, job.base.tree, self.step, twins=self.twins, alike=located.alike)
-        comparisons = [one for one in (*located.comparisons, *lone, *located.state) if one.phase in wanted]
-        found = [one for one in explained_places(located) if one.phase in wanted]
-        if job.optimizers is not None and not found:
-            state = State(job, self.plan, self.step)
-            self.after.keep_weights()
-            base.optimize(self.step, job.optimizers[0])
-            raw.optimize(self.step, job.optimizers[1])
-            comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
-        self.keeping.base.end(base)
-        self.keeping.raw.end(raw)
-        for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
-            session.finish_step(optimizer)
-        scenes = located.scenes
-        ops = ops_of_pairs(located.pairs, scenes.reference.trace, scenes.found, job.tolerance)
-        done = StepComparison(
-            self.step,
-            scenes.reference.trace,
-            scenes.found,
-            located.pairs,
-            tuple(comparisons),
-            (*located.unmatched, *told, *ops.unmatched),
-            located.alike,
-            ops=tuple(one for one in ops.comparisons if one.phase in wanted),
-            op_pairs=tuple(ops.pairs),
-        )
-        trees = (job.base.tree, job.raw.tree)
-        found = with_lone_outputs(found, done, trees)
-        first = None if found else find_divergence(done, trees)
-        if first is not None:
-            found = [explained_state(first, done, self.after)]
-        done = with_ops(done, comparisons, diverged=bool(found))
-        return done, [named_by_ops(one, done) for one in found]
-
-    def _fed(self, phases: str) -> Located:
-        return localise(
-            self.job,
-            self.plan,
-            self.modules,
-            self.base,
-            self.raw,
-            self.step,
-            twins=self.twins,
-            tolerance=self.job.tolerance,
-            backward=phases != "forward",
-            ops=self.base.ops,
-        )
-
-    def _fed_alone(self, phases: str) -> Located | None:
-        """The same where nobody asks what the models do by themselves; None where somebody does: an optimizer, a dump,
-        or who is to replay what base draws."""
-        keeps = self.keeping.base.writes or self.keeping.raw.writes
-        if self.job.optimizers is not None or keeps or self.compiled or not self.randomness.quiet:
-            return None
-        if _shared(self.job.base, self.job.raw):
-            return None
-        for session in (self.base, self.raw):
-            session.stand_ready()
-            session.drew_ever = False
-        located = self._fed(phases)
-        return None if self.base.drew_ever or self.raw.drew_ever else located
-
-    def _by_themselves(self) -> None:
-        """Both models run once, and what base draws is heard."""
-        job = self.job
-        trace = self.randomness.run_base(lambda: self._run(0, job.arguments()[0]), lambda: self._forward(0))
-        self.keeping.base.ran(trace)
-        if _shared(job.base, job.raw):
-            self.base.clear_gradients()
-        found = self.randomness.run_raw(trace.calls, lambda: self._run(1, job.arguments()[1]), lambda: self._forward(1))
-        self.keeping.raw.ran(found)
-
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
         job = nudged(self.job)
@@ -291,14 +209,14 @@ class Step:
             )
         return replace(second, faults=faults, state=state)
 
-    def _run(
+    def run_side(
         self, side: int, arguments: Arguments, observer: Observer | None = None, *, backward: bool = True
     ) -> StepTrace:
         session, job = (self.base, self.raw)[side], self.job
         follow = job.backward and backward
         return session.run(self.step, arguments, loss_fn=job.losses[side], backward=follow, observer=observer)
 
-    def _forward(self, side: int) -> StepTrace:
+    def forward_of(self, side: int) -> StepTrace:
         session, job = (self.base, self.raw)[side], self.job
         return session.run(self.step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
 
@@ -366,8 +284,8 @@ class Step:
                 return done
         arguments = job.arguments()[0]
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = self.randomness.run_base(lambda: self._run(0, arguments), lambda: self._forward(0))
-        if _shared(job.base, job.raw):
+        base_trace = self.randomness.run_base(lambda: self.run_side(0, arguments), lambda: self.forward_of(0))
+        if share_a_parameter(job.base, job.raw):
             base_trace = _set_aside(base, base_trace)
         self.job = job = narrowed(job, (base.autocast,))
         if job.tolerance.mode == "auto":
@@ -410,7 +328,7 @@ class Step:
         arguments = self.job.arguments()[1]
         told = self.keeping.raw.beside(self.step, self._watching(base))
         return self.randomness.run_raw(
-            base.calls, lambda: self._run(1, arguments, told, backward=backward), lambda: self._forward(1)
+            base.calls, lambda: self.run_side(1, arguments, told, backward=backward), lambda: self.forward_of(1)
         )
 
     def _in_lockstep(self) -> StepComparison | None:
@@ -435,7 +353,7 @@ class Step:
                 second.forward()
                 watcher.wait_for = turns.wait_for
                 base_trace, raw_trace = turns.run(first.backward, second.backward)
-        raw_trace = self.randomness.run_raw(seen.calls, lambda: raw_trace, lambda: self._forward(1))
+        raw_trace = self.randomness.run_raw(seen.calls, lambda: raw_trace, lambda: self.forward_of(1))
         return self._finished(base_trace, raw_trace)
 
     def _may_run_in_turns(self) -> bool:
@@ -449,7 +367,7 @@ class Step:
             and self._is_large()
             and not self.keeping.base.writes
             and all(live.adapter.may_pause(live.model) for live in (job.base, job.raw))
-            and not _shared(job.base, job.raw)
+            and not share_a_parameter(job.base, job.raw)
         )
 
     def _is_large(self) -> bool:
@@ -495,12 +413,6 @@ def _buffers(base: Session, raw: Session, modules: ModulePairs) -> tuple[dict[st
     of_base = {one: theirs[other] for one, other in modules.pairs if other in theirs}
     of_raw = {other: ours[one] for one, other in modules.pairs if one in ours}
     return base.buffers(of_base), raw.buffers(of_raw)
-
-
-def _shared(base: LiveTree, raw: LiveTree) -> bool:
-    """The two models hold a parameter in common, or are one."""
-    ours = {id(parameter) for parameter in base.parameters().values()}
-    return any(id(parameter) in ours for parameter in raw.parameters().values())
 
 
 def _set_aside(base: Session, trace: StepTrace) -> StepTrace:
