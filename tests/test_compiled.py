@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ pytestmark = [
 def _forgotten() -> Iterator[None]:
     yield
     torch._dynamo.reset()
+    gc.collect()  # paddle 3.3.1 can crash while parts of a loaded program wait for it
 
 
 def squared(out: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from padiff.frameworks import Adapter
+from padiff.frameworks import Adapter, cycles
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
@@ -67,7 +67,8 @@ def spared_collector() -> Iterator[None]:
     comes more rarely, too: what is made inside is walked every time.
     """
     with _collector:
-        ours = not gc.get_freeze_count()  # otherwise the user's own doing, or another thread's, and to be left alone
+        # Frozen already is the user's own doing, or another thread's, and to be left alone.
+        ours = cycles.may_wait() and not gc.get_freeze_count()
         often = gc.get_threshold()
         if ours:
             gc.freeze()

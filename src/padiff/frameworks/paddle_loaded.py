@@ -4,12 +4,14 @@ gave them."""
 from __future__ import annotations
 
 import functools
+import gc
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import paddle
 
+from padiff.frameworks import cycles
 from padiff.frameworks.lookup import class_named
 from padiff.frameworks.paddle_layers import LAYERS
 
@@ -35,6 +37,8 @@ def is_loaded(module: Any) -> bool:
 
 def parts(module: Any) -> list[tuple[str, Part]]:
     """The layers whose tensors a program holds, in the order in which it uses them; made anew."""
+    cycles.must_go()
+    gc.collect()
     found: dict[str, Part] = {}
     for tensor in order_of_use(module):
         name = _NAME.fullmatch(tensor.name)
