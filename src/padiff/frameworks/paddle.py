@@ -364,8 +364,19 @@ class PaddleAdapter:
             native.stop_gradient = not (tracked and native.is_floating_point())
             return native
         # Not a PyLayer: paddle 3.3 crashes where backward passes through one twice (retain_graph).
-        twin = tensor.clone()
+        twin = self._followed(tensor, see)
         twin.data = native
+        return twin
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        if not tensor.stop_gradient and paddle.is_grad_enabled():
+            return self._followed(tensor, see)
+        native = self.clone(tensor)
+        native.stop_gradient = not (tracked and native.is_floating_point())
+        return native
+
+    def _followed(self, tensor: Any, see: Callable[[Any], Array | None] | None) -> Any:
+        twin = tensor.clone()
         if see is not None:
             twin.register_hook(functools.partial(self._passed_on, see))
         return twin

@@ -312,6 +312,12 @@ class TorchAdapter:
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
     ) -> Any:
         native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
+        return self._in_place_of(tensor, native, see, tracked)
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        return self._in_place_of(tensor, self.clone(tensor), see, tracked)
+
+    def _in_place_of(self, tensor: Any, native: Any, see: Callable[[Any], Array | None] | None, tracked: bool) -> Any:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return native.requires_grad_(tracked and native.is_floating_point())
         return _Substitute.apply(tensor, _Given(self, native, see))
