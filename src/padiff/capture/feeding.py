@@ -206,7 +206,9 @@ class FeedingRecorder(Recorder):
 class Witness:
     """Feeds every call just what it would have had, to see the gradients at its borders by themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = True) -> None:
+        self._copies = copies
+        """Whether backward may write into a gradient that somebody holds."""
         self.contributions: dict[tuple[int, int], Value] = {}
         """(Call, tensor) to the gradient that the call sends back to that input."""
         self.arrivals: dict[int, Value] = {}
@@ -229,20 +231,24 @@ class Witness:
     tagged = hand_on
 
     def _contribution(self, place: tuple[int, int], gradient: Value) -> None:
-        self.contributions[place] = _kept(gradient)
+        self.contributions[place] = self._kept(gradient)
 
     def _arrival(self, tensor: int, gradient: Value) -> None:
-        self.arrivals[tensor] = _kept(gradient)
+        self.arrivals[tensor] = self._kept(gradient)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether somebody wrote into a gradient that was not copied."""
+        return any(one.overwritten for seen in (self.contributions, self.arrivals) for one in seen.values())
+
+    def _kept(self, gradient: Value) -> Value:
+        if self._copies and isinstance(gradient, (Held, Unscaled)):
+            gradient.secure()
+        return gradient
 
 
 def _copied(adapter: Adapter, tensor: Any, see: Callable[[Any], Array | None] | None, *, tracked: bool) -> Any:
     return adapter.substitute(tensor, adapter.to_numpy(tensor), see, tracked=tracked)
-
-
-def _kept(gradient: Value) -> Value:
-    if isinstance(gradient, (Held, Unscaled)):
-        gradient.secure()
-    return gradient
 
 
 def _exchanged(fed: Mapping[int, tuple[Any, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

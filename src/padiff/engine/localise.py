@@ -165,7 +165,17 @@ def localise(
 
 
 def reference_of(job: Job, base: Session, step: int, *, backward: bool, ops: WantedOps | None = None) -> Reference:
-    witness = Witness()
+    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False))
+    trace = _witnessed(job, base, step, witness, backward=backward, ops=ops)
+    if witness.overwritten:  # by a hook of the user's
+        witness = Witness()
+        trace = _witnessed(job, base, step, witness, backward=backward, ops=ops)
+    return Reference(trace, witness.contributions, witness.arrivals)
+
+
+def _witnessed(
+    job: Job, base: Session, step: int, witness: Witness, *, backward: bool, ops: WantedOps | None
+) -> StepTrace:
     with base.again():
         trace = base.run(
             step,
@@ -177,7 +187,7 @@ def reference_of(job: Job, base: Session, step: int, *, backward: bool, ops: Wan
             ops=ops,
         )
         set_apart(base.live, trace)
-    return Reference(trace, witness.contributions, witness.arrivals)
+    return trace
 
 
 def shaken_reference(

@@ -119,6 +119,7 @@ class PaddleAdapter:
         return isinstance(thing, paddle.nn.Layer)
 
     tensor_type = paddle.Tensor
+    leaves_gradients = False  # sums are made in the first of their terms
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, paddle.Tensor)

@@ -69,6 +69,7 @@ class TorchAdapter:
         return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
 
     tensor_type = torch.Tensor
+    leaves_gradients = True
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor)
