@@ -190,7 +190,7 @@ class FeedingRecorder(Recorder):
     def _slot(self, name: str, tensor: Any) -> Slot:
         slot = super()._slot(name, tensor)
         origin = self._origins.get((id(tensor), self._adapter.version(tensor)))
-        return slot if origin is None else replace(slot, stands_for=origin)
+        return slot if origin is None else Slot(slot.name, slot.tensor, slot.value, slot.tracked, origin)
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
         if not self._taking:

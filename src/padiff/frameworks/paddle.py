@@ -243,7 +243,7 @@ class PaddleAdapter:
     def version(self, tensor: Any) -> int:
         if not tensor._is_initialized():  # what an op keeps for its own backward may hold nothing (einsum's caches)
             return next(_GONE)
-        return int(tensor.inplace_version)
+        return int(tensor._inplace_version())  # what the property asks for
 
     def storage(self, tensor: Any) -> int:
         return int(tensor.data_ptr()) - int(tensor.offset)
