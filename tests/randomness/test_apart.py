@@ -214,7 +214,7 @@ def test_a_mask_takes_one_bit_of_each_element(tmp_path: Path) -> None:
     trained(drops("torch", 0.2, 0.3), data(12, 8), tmp_path / "a")
     with padiff.load(tmp_path / "a") as dump:
         draws = dump.step(0).draws
-        assert [(draw.kind, draw.path, draw.numbers.value.shape, draw.numbers.shape) for draw in draws] == [
+        assert [(draw.facts.kind, draw.facts.path, draw.numbers.value.shape, draw.numbers.shape) for draw in draws] == [
             ("mask", "drop1", (12,), (12, 8)),
             ("mask", "drop2", (12,), (12, 8)),
         ]
