@@ -52,7 +52,8 @@ class UserLines:
             code = frame.f_code
             if code is BOUNDARY or frame is self._outside:
                 break
-            if self._is_user_code(code.co_filename):
+            mine = self._known.get(code.co_filename)  # asked for every frame of every call
+            if mine or (mine is None and self._is_user_code(code.co_filename)):
                 found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
             frame = frame.f_back
         found.reverse()
