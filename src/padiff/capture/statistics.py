@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class RunningStatistics:
     def __init__(self, live: LiveTree) -> None:
         self._live = live
         self._keeps = _keeps(live)
-        self._unbiased = _unbiased_buffers(live)
+        self._unbiased = _unbiased_buffers(live, self._keeps)
         self._before = self._read()
         self._neutral = dict(self._before)
         self.unseen = False
@@ -101,10 +101,10 @@ def _keeps(live: LiveTree) -> dict[int, float | None]:
     return found
 
 
-def _unbiased_buffers(live: LiveTree) -> dict[int, str]:
+def _unbiased_buffers(live: LiveTree, keeps: Iterable[int]) -> dict[int, str]:
     """Node index to the path of its unbiased buffer."""
     found: dict[int, str] = {}
-    for index in _keeps(live):
+    for index in keeps:
         spec = live.layer_spec(index)
         for name, stored in spec.stored.items() if spec is not None else ():
             if stored.convention == "unbiased":
