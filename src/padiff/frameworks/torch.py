@@ -22,7 +22,7 @@ from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
-from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, is_compiled
+from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_gradients import on_gradient
@@ -270,7 +270,7 @@ class TorchAdapter:
             return "Module.compile"
         if type(module).__name__ == "OptimizedModule" or compiled_methods(type(module)):
             return "torch.compile"
-        return "torch.compile" if any(is_compiled(held) for held in vars(module).values()) else None
+        return "torch.compile" if holds_compiled(module) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return torch_graphs.opens(module)
