@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from padiff.capture.op_records import Run, Seen, Told, Written, op_calls
+from padiff.capture.held import Held
+from padiff.capture.op_records import Outputs, Run, Told, Written, op_calls
 from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WhoseCode
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import options_in, options_of
@@ -36,14 +37,14 @@ class Running(Protocol):
     entered: int
     followed: bool
     """Whether gradients matter."""
-    known_tensors: dict[tuple[int, int], Seen]
-    """By identity and version."""
+    known_tensors: dict[int, Held]
+    """By identity; which one it is now, its version says."""
 
-    def known(self, tensor: Any, hooked: bool) -> Seen: ...
+    def known(self, tensor: Any, hooked: bool) -> Held: ...
 
-    def first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> Seen: ...
+    def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held: ...
 
-    def track(self, tensor: Any, seen: Seen) -> None: ...
+    def track(self, tensor: Any, seen: Held) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Begun:
 
     __slots__ = ("inputs", "name", "op", "place")
 
-    def __init__(self, op: Any, name: str, place: _Place, inputs: list[Seen]) -> None:
+    def __init__(self, op: Any, name: str, place: _Place, inputs: list[Held]) -> None:
         self.op, self.name, self.place, self.inputs = op, name, place, inputs
 
 
@@ -160,13 +161,13 @@ class OpLog:
             return
         self.settle()
         if output is None:
-            first = begun.inputs[0][1] if args and begun.inputs and isinstance(args[0], self._tensor_type) else None
+            first = begun.inputs[0] if args and begun.inputs and isinstance(args[0], self._tensor_type) else None
             if first is None or not first.written:
                 return
-            outputs = [("", self._running.known(args[0], True))]  # an item set in place
+            outputs: Outputs = [("", self._running.known(args[0], True))]  # an item set in place
         else:
-            outputs = self._made(output)
-            if all(one in begun.inputs for _, one in outputs):
+            outputs = made = self._made(output)
+            if all(one in begun.inputs for _, one in made):
                 return
         written = self._write(seen, begun.op, begun.name, begun.place, begun.inputs, outputs)
         if (args and output is args[0]) or output is None:
@@ -180,29 +181,34 @@ class OpLog:
             return
         pending, self._pending = self._pending, []
         running, tensor_type, version = self._running, self._tensor_type, self._version
-        known, first_sight, followed = running.known_tensors, running.first_sight, running.followed
+        known, first_sight = running.known_tensors, running.first_sight
         seen, begun, number = running.open_calls[-1].ops, running.entered, self._numbered
+        now: dict[int, Held] = {}
+        """Whom we have met here: nobody changes before all this is settled."""
         for op, args, kwargs, output, where, instruction, outer in pending:
-            inputs: list[Seen] = []
+            inputs: list[Held] = []
             for argument in (*args, *kwargs.values()) if kwargs else args:
-                if isinstance(argument, tensor_type):
-                    found = known.get((id(argument), version(argument)))
-                    if found is None or (followed and not found[1].tracked):
-                        found = self._first_given(argument, found)
+                found = now.get(id(argument))
+                if found is not None:
+                    inputs.append(found)
+                elif isinstance(argument, tensor_type):
+                    found = now[id(argument)] = self._first_given(argument)
                     inputs.append(found)
                 elif type(argument) in (list, tuple):
-                    inputs += [self._first_given(one, None) for one in argument if isinstance(one, tensor_type)]
+                    inputs += [self._first_given(one) for one in argument if isinstance(one, tensor_type)]
+            outputs: Outputs
             if isinstance(output, tensor_type):
-                key = (id(output), version(output))
-                if key not in known:
-                    outputs = [("", first_sight(key, output, True))]
+                key, current = id(output), version(output)
+                found = known.get(key)
+                if found is None or found.version != current:
+                    outputs = now[key] = first_sight(output, current, True)
                 else:
-                    outputs = [("", running.known(output, True))]
-                    if outputs[0][1] in inputs:  # a cast to its own dtype
+                    outputs = running.known(output, True)
+                    if outputs in inputs:  # a cast to its own dtype
                         continue
             else:
-                outputs = self._made(output)
-                if all(one in inputs for _, one in outputs):
+                outputs = made = self._made(output)
+                if all(one in inputs for _, one in made):
                     continue
             if outer is None:
                 self._last = function = None
@@ -215,15 +221,15 @@ class OpLog:
             number += 1
         self._numbered = number
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Seen]:
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Held]:
         """The tensors that an op is given, as they are now."""
-        found: list[Seen] = []
+        found: list[Held] = []
         for argument in (*args, *kwargs.values()) if kwargs else args:
             several = argument if type(argument) in (list, tuple) else (argument,)
-            found += [self._first_given(one, None) for one in several if isinstance(one, self._tensor_type)]
+            found += [self._first_given(one) for one in several if isinstance(one, self._tensor_type)]
         return found
 
-    def _made(self, output: Any) -> list[tuple[str, Seen]]:
+    def _made(self, output: Any) -> list[tuple[str, Held]]:
         known = self._running.known
         if isinstance(output, self._tensor_type):
             return [("", known(output, True))]
@@ -235,8 +241,8 @@ class OpLog:
         op: Any,
         name: str,
         place: _Place,
-        inputs: list[Seen],
-        outputs: list[tuple[str, Seen]],
+        inputs: list[Held],
+        outputs: Outputs,
     ) -> Written:
         where, instruction, outer = place
         if outer is not None and outer is self._last and seen:
@@ -249,26 +255,25 @@ class OpLog:
         self._numbered += 1
         return seen[-1]
 
-    def _first_given(self, tensor: Any, found: Seen | None) -> Seen:
-        """A tensor that is not known as it is now, or not known to take part in backward.
+    def _first_given(self, tensor: Any) -> Held:
+        """A tensor that may not be known as it is now, or not be known to take part in backward.
 
         Where an op has written into its memory, through a view or whatever name, the op made it. What comes out of a
         function with a backward of its own takes part from then on."""
-        if found is None:
-            key = (id(tensor), self._version(tensor))
-            found = self._running.known_tensors.get(key)
-            if found is None:
-                found = self._running.first_sight(key, tensor, False)
-                self.first_seen(tensor, found)
-        if not found[1].tracked:
+        found, version = self._running.known_tensors.get(id(tensor)), self._version(tensor)
+        if found is None or found.version != version:
+            found = self._running.first_sight(tensor, version, False)
+            self.first_seen(tensor, found)
+        if not found.tracked:
             self._running.track(tensor, found)
         return found
 
-    def first_seen(self, tensor: Any, seen: Seen) -> None:
+    def first_seen(self, tensor: Any, seen: Held) -> None:
         """A tensor that no op returned, as it is now: an op may have written it."""
         storage = self._adapter.storage(tensor) if self._writers else 0
         writer = self._writers.get(storage)
-        if writer is not None and any(one[1].storage() == storage for _, one in writer.outputs):  # still there
+        if writer is not None and any(one.storage() == storage for _, one in writer.made_here):  # still there
+            assert isinstance(writer.outputs, list)
             writer.outputs.append(("written", seen))
 
     def whole(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
