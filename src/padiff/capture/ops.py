@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from padiff.capture.held import Held
 from padiff.capture.op_records import Outputs, Run, Told, Written, op_calls
-from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WhoseCode
+from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WRAPPER, WhoseCode
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import options_in, options_of
 from padiff.frameworks.lookup import class_of
@@ -24,9 +24,10 @@ from padiff.records import FIRST_OP, Call, ModuleNode
 
 _written: Callable[[type[Written], Sequence[Any]], Written] = tuple.__new__
 """A fourth of the time that its own way of being made takes."""
-_Pending = tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any, CodeType | Told, int, FrameType | None]
-"""The op, what it was given and returned, whose line called it, and in which function of the framework."""
-_Place = tuple[CodeType | Told, int, FrameType | None]
+_Pending = tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any, CodeType | Told, int, CodeType | None, int]
+"""The op, what it was given and returned, and its place."""
+_Place = tuple[CodeType | Told, int, CodeType | None, int]
+"""Whose line called an op, in which function of the framework, and which call of such a function that was."""
 
 
 class Running(Protocol):
@@ -76,13 +77,19 @@ class OpLog:
     def __init__(self, running: Running, adapter: Adapter, wanted: WantedOps, foreign: tuple[str, ...]) -> None:
         self.run = Run()
         self.wanted, self._told = wanted, wanted.stacks or wanted.options
+        self._plainly = not (self._told or wanted.layers)
+        """Whether an op's line is all that matters, and a framework's layer is never whose op it is."""
         self._running, self._adapter = running, adapter
         self._tensor_type, self._version = adapter.tensor_type, adapter.version
         self._whose = WhoseCode(adapter, foreign)
         self._kinds = self._whose.known
         self._pending: list[_Pending] = []
-        self._last: FrameType | None = None
-        """The framework's function that ran the last op that was written down: what else it runs is the same op."""
+        self._frame: FrameType | None = None
+        """The framework's function that ran the last op. No older one is kept: that takes as long as all the rest."""
+        self._functions = 0
+        """How many of them were seen."""
+        self._last = 0
+        """Which of them ran the last op that was written down, 0 for none: what else it runs is the same op."""
         self._inside = 0
         """How many watched functions are under way: what they call is theirs."""
         self._numbered = FIRST_OP
@@ -103,10 +110,19 @@ class OpLog:
         """An op that writes nothing has ended."""
         if self._running.open_calls[-1].ops is None or self._inside:
             return
-        code = frame.f_code
-        if self._kinds.get(id(code)) == USER and not self._told:
-            self._pending.append((op, args, kwargs, output, code, frame.f_lasti, None))
-            return
+        if self._plainly:  # nearly always the user's line, or a function that it calls
+            code = frame.f_code
+            kind = self._kinds.get(id(code))
+            if kind == USER:
+                self._pending.append((op, args, kwargs, output, code, frame.f_lasti, None, 0))
+                return
+            above = frame.f_back
+            if above is not None and kind in (WRAPPER, FUNCTION):
+                code = above.f_code
+                if self._kinds.get(id(code)) == USER:
+                    function, which = (frame.f_code, self._which(frame)) if kind == FUNCTION else (None, 0)
+                    self._pending.append((op, args, kwargs, output, code, above.f_lasti, function, which))
+                    return
         place = self._place(op, args, kwargs, frame)
         if place is not None:
             self._pending.append((op, args, kwargs, output, *place))
@@ -141,8 +157,20 @@ class OpLog:
         if self._told:
             options = options_of(op, args, kwargs or {}) if outer is None else options_in(outer)
             lines = self._whose.stack(here)
-            return Told(lines if self.wanted.stacks else lines[-1:], options), 0, outer
-        return here.f_code, here.f_lasti, outer
+            where: CodeType | Told = Told(lines if self.wanted.stacks else lines[-1:], options)
+        else:
+            where = here.f_code
+        instruction = 0 if self._told else here.f_lasti
+        if outer is None:
+            return where, instruction, None, 0
+        return where, instruction, outer.f_code, self._which(outer)
+
+    def _which(self, frame: FrameType) -> int:
+        """The number of a call of a framework's function."""
+        if frame is not self._frame:
+            self._frame = frame
+            self._functions += 1
+        return self._functions
 
     def begin(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType, name: str = ""
@@ -182,10 +210,10 @@ class OpLog:
         pending, self._pending = self._pending, []
         running, tensor_type, version = self._running, self._tensor_type, self._version
         known, first_sight = running.known_tensors, running.first_sight
-        seen, begun, number = running.open_calls[-1].ops, running.entered, self._numbered
+        seen, begun, number, last = running.open_calls[-1].ops, running.entered, self._numbered, self._last
         now: dict[int, Held] = {}
         """Whom we have met here: nobody changes before all this is settled."""
-        for op, args, kwargs, output, where, instruction, outer in pending:
+        for op, args, kwargs, output, where, instruction, function, which in pending:
             inputs: list[Held] = []
             for argument in (*args, *kwargs.values()) if kwargs else args:
                 found = now.get(id(argument))
@@ -210,16 +238,13 @@ class OpLog:
                 outputs = made = self._made(output)
                 if all(one in inputs for _, one in made):
                     continue
-            if outer is None:
-                self._last = function = None
-            elif outer is self._last and seen:
+            if which and which == last and seen:
                 seen[-1] = seen[-1].and_then(inputs, outputs)
                 continue
-            else:
-                self._last, function = outer, outer.f_code
+            last = which
             seen.append(_written(Written, (number, op, "", function, where, instruction, begun, inputs, outputs, None)))
             number += 1
-        self._numbered = number
+        self._numbered, self._last = number, last
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Held]:
         """The tensors that an op is given, as they are now."""
@@ -244,12 +269,11 @@ class OpLog:
         inputs: list[Held],
         outputs: Outputs,
     ) -> Written:
-        where, instruction, outer = place
-        if outer is not None and outer is self._last and seen:
+        where, instruction, function, which = place
+        if which and which == self._last and seen:
             seen[-1] = seen[-1].and_then(inputs, outputs)
             return seen[-1]
-        self._last = outer
-        function = None if outer is None else outer.f_code
+        self._last = which
         begun = self._running.entered
         seen.append(Written(self._numbered, op, name, function, where, instruction, begun, inputs, outputs))
         self._numbered += 1
@@ -283,8 +307,8 @@ class OpLog:
             begun = self.begin(function, args, kwargs, sys._getframe(1), name)
             if begun is None:
                 return function(*args, **kwargs)
-            where, instruction, _ = begun.place
-            begun.place = (where, instruction, None)
+            where, instruction, _, _ = begun.place
+            begun.place = (where, instruction, None, 0)
             self._inside += 1
             try:
                 output = function(*args, **kwargs)
@@ -299,5 +323,5 @@ class OpLog:
 
     def later(self, written: list[Written], index: int, node: ModuleNode) -> Sequence[Call]:
         """The ops of a call as records, made when somebody asks."""
-        self._last = None
+        self._last, self._frame = 0, None
         return op_calls(self._adapter, self.run, written, index, node)

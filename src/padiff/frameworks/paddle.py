@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import CodeType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -364,7 +364,7 @@ class PaddleAdapter:
             if tensor.stop_gradient:
                 return None
             hook = tensor._register_grad_hook(MethodType(told, number))
-            return _GradientHandle(weakref.ref(tensor), hook)
+            return _handle(_GradientHandle, (weakref.ref(tensor), hook))
 
         return follow
 
@@ -533,21 +533,24 @@ def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
         yield
 
 
-class _GradientHandle:
+class _GradientHandle(NamedTuple):
     """Takes a gradient hook off without a word, and keeps no tensor alive until then.
 
     paddle 3.3's own handle holds the tensor, and warns when an in-place op has moved the hook away.
     """
 
-    __slots__ = ("_hook", "_tensor")
-
-    def __init__(self, tensor: Any, hook: int) -> None:
-        self._tensor, self._hook = tensor, hook
+    tensor: Any
+    """A weak reference."""
+    hook: int
 
     def remove(self) -> None:
-        tensor = self._tensor()
+        tensor = self.tensor()
         if tensor is not None:
-            tensor._remove_grad_hook(self._hook)
+            tensor._remove_grad_hook(self.hook)
+
+
+_handle: Callable[[type[_GradientHandle], Sequence[Any]], _GradientHandle] = tuple.__new__
+"""In less time than its own way of being made takes."""
 
 
 @functools.cache

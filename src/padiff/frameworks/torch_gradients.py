@@ -29,8 +29,6 @@ def on_gradient(
     tensor: Any, callback: Callable[[Any], Array | None], to_native: Callable[[Array], Any]
 ) -> Handle | None:
     """Have ``callback`` called with the tensor's gradient; None where it will have none."""
-    if not tensor.requires_grad:
-        return None
 
     def hook(gradient: Any) -> Any:
         if gradient is None:
@@ -61,16 +59,15 @@ def keeping(take: Take) -> Callable[[Any, int], Handle | None]:
         else:
             take(number, gradient.detach() if gradient.requires_grad else gradient, gradient._version)
 
-    def follow(tensor: Any, number: int) -> Handle | None:
-        return _hooked(tensor, MethodType(told, number)) if tensor.requires_grad else None
-
-    return follow
+    return lambda tensor, number: _hooked(tensor, MethodType(told, number))
 
 
-def _hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle:
+def _hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:
     """What an op returned has no hooks yet: it is given a dictionary of them, as ``register_hook`` does in more than
     twice the time (torch 2.13)."""
     node = tensor.grad_fn
+    if node is None and not tensor.requires_grad:
+        return None
     if node is None or tensor._backward_hooks is not None:
         handle: Handle = tensor.register_hook(hook)
         return handle
