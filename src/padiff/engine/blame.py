@@ -6,6 +6,7 @@ the code around it, or of a call further out that passed it on. Some of that is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from typing import NamedTuple
@@ -320,5 +321,6 @@ def comparable(base: Value, raw: Value) -> bool:
     return family(base.dtype) == family(raw.dtype) and math.prod(base.shape) == math.prod(raw.shape)
 
 
+@functools.cache
 def family(dtype: str) -> str:
     return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,6 +109,8 @@ class LocalRun:
         """Raw calls to whose outputs a gradient came back."""
         self._handed: dict[int, int | None] = {}
         """Tensor of raw to base's that was handed on in its place; None where several were."""
+        self._altered: set[int] = set()
+        """Those of them that hold some of raw's own numbers."""
         self._sizes: dict[int, Numbers] = {}
         """Tensor of base to what was found when it was compared first."""
         self.unsettled: list[Unsettled] = []
@@ -136,7 +138,7 @@ class LocalRun:
         if base is None and self._backward and self._beside.told_late(call):
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
                 if slot.tracked and not slot.value.overwritten:
-                    feeds[slot.tensor] = Feed(slot.value.numpy(), partial(self._late_contribution, call, slot), True)
+                    feeds[slot.tensor] = Feed(None, partial(self._late_contribution, call, slot), True)
         for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
             assert base is not None
             if other.tensor in feeds or self._merely_moved("input", base, call, one, other):
@@ -300,10 +302,11 @@ class LocalRun:
 
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
         tracked = self._backward and one.tracked
+        held = self._is_handed(one, other) and self._is_as_it_was(one, other)
         if arranged.shape == one.value.shape:
             known = self._handed.setdefault(other.origin, one.origin)
             self._handed[other.origin] = one.origin if known == one.origin else None
-        feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
+        feeds[other.tensor] = Feed(None if held else self._changed(arranged), see if tracked else None, tracked)
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
         """Raw does not follow gradients where base does."""
@@ -394,8 +397,8 @@ class LocalRun:
         key = self._key(phase, role, base, one)
         if self._look is not None:
             self._look(phase, role, call.index, name_of(one, other), other.value)
-        if phase == "forward" and role == "input" and self._is_handed(one, other):
-            return self._compare_handed(key, base, call, one, other)
+        if phase == "forward" and self._is_handed(one, other) and (role == "input" or self._is_as_it_was(one, other)):
+            return self._compare_handed(role, key, base, call, one, other)
         expected, found = one.value.numpy(), other.value.numpy()
         if self._change is not None:  # base beside itself: how far things move is all that is asked
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
@@ -403,7 +406,9 @@ class LocalRun:
             return SAME, expected if expected.shape == found.shape else None
         tolerance = self.allowed(key)
         if role == "input" and phase == "forward":
-            expected = masked_alike(expected, found)
+            own, expected = expected, masked_alike(expected, found)
+            if expected is not own:
+                self._altered.add(other.origin)
         rest = without_masked(expected, found) if call.tag and phase == "forward" else None
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
@@ -434,7 +439,13 @@ class LocalRun:
         mine = other.origin != other.tensor and self._handed.get(other.origin) == one.origin
         return mine and one.value.shape == other.value.shape and one.value.dtype == other.value.dtype
 
-    def _compare_handed(self, key: Key, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
+    def _is_as_it_was(self, one: Slot, other: Slot) -> bool:
+        """Whether a tensor that was handed on holds base's numbers, and is known by its size."""
+        return self._change is None and other.origin not in self._altered and one.origin in self._sizes
+
+    def _compare_handed(
+        self, role: Role, key: Key, base: Call, call: Call, one: Slot, other: Slot
+    ) -> tuple[Outcome, Array | None]:
         """What was replaced already is equal by rights, or moved as far as it is moved everywhere."""
         expected = one.value.numpy()
         if self._change is not None:
@@ -447,8 +458,8 @@ class LocalRun:
             ulp = 0 if _floating(one.value) else None
             sizes = (known.base_mean_abs, 0.0, known.base_rms, 1.0)
             numbers = Numbers(known.size, 0.0, 0.0, *sizes, mismatched=0, max_rel=0.0, max_ulp=ulp)
-            outcome = replace(SAME, numbers=numbers, predicted=self.allowed(key).predicted)
-        self.comparisons.append(self._comparison("forward", "input", base, call, one, other, outcome))
+            outcome = Outcome(SAME.verdict, None, SAME.message, numbers, None, self.allowed(key).predicted)
+        self.comparisons.append(self._comparison("forward", role, base, call, one, other, outcome))
         return outcome, expected
 
     def _comparison(
@@ -511,7 +522,12 @@ class LocalRun:
 
 
 def _same_family(array: Array, raw: Value) -> bool:
-    return array.shape == raw.shape and family(str(array.dtype)) == family(raw.dtype)
+    return array.shape == raw.shape and _family_of(array.dtype) == family(raw.dtype)
+
+
+@cache
+def _family_of(dtype: np.dtype[Any]) -> str:
+    return family(str(dtype))
 
 
 def _floating(value: Value) -> bool:

@@ -69,6 +69,7 @@ class TorchAdapter:
         return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
 
     tensor_type = torch.Tensor
+    leaves_gradients = True
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor)
@@ -315,6 +316,12 @@ class TorchAdapter:
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
     ) -> Any:
         native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
+        return self._in_place_of(tensor, native, see, tracked)
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        return self._in_place_of(tensor, self.clone(tensor), see, tracked)
+
+    def _in_place_of(self, tensor: Any, native: Any, see: Callable[[Any], Array | None] | None, tracked: bool) -> Any:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return native.requires_grad_(tracked and native.is_floating_point())
         return _Substitute.apply(tensor, _Given(self, native, see))
