@@ -214,7 +214,7 @@ def test_a_mask_takes_one_bit_of_each_element(tmp_path: Path) -> None:
     trained(drops("torch", 0.2, 0.3), data(12, 8), tmp_path / "a")
     with padiff.load(tmp_path / "a") as dump:
         draws = dump.step(0).draws
-        assert [(draw.kind, draw.path, draw.numbers.value.shape, draw.numbers.shape) for draw in draws] == [
+        assert [(draw.facts.kind, draw.facts.path, draw.numbers.value.shape, draw.numbers.shape) for draw in draws] == [
             ("mask", "drop1", (12,), (12, 8)),
             ("mask", "drop2", (12,), (12, 8)),
         ]
@@ -247,7 +247,7 @@ def test_a_dump_of_a_proxy_may_be_the_base(base: str, raw: str, tmp_path: Path) 
     proxy.dump_report(tmp_path / "a")
     proxy.dump_weights(tmp_path / "a")
     step = padiff.load(tmp_path / "a").step(0)
-    assert step.heard and [draw.path for draw in step.draws] == ["drop1", "drop2"]
+    assert step.heard and [draw.facts.path for draw in step.draws] == ["drop1", "drop2"]
     trained(drops(raw, 0.2, 0.3), data(12, 8), tmp_path / "b", base=tmp_path / "a")
     result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b", tolerance=(1e-5, 1e-5))
     assert [one for one in result.comparisons if one.phase == "forward" and not one.agrees] == []

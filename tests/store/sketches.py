@@ -164,8 +164,8 @@ def contents(path: Path) -> Mapping[str, Any]:
                 "arrivals": [(n, plain(v)) for n, v in step.borders.arrivals.items()] if step.borders else [],
                 "arguments": plain(step.arguments),
                 "draws": [
-                    (d.kind, d.parameters, d.loc, d.scale, d.op, d.call, d.path, d.clock, d.chance, drawn(d))
-                    for d in step.draws
+                    (f.kind, f.parameters, f.loc, f.scale, f.op, f.call, f.path, f.clock, f.chance, drawn(d))
+                    for d, f in ((d, d.facts) for d in step.draws)
                 ],
                 "unseen": step.unseen,
                 "noise": str(step.noise),

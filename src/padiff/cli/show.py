@@ -132,7 +132,7 @@ def _module(console: Console, dump: Dump, step: StepDump, node: ModuleNode) -> N
     if table.row_count:
         console.print(table)
     for draw in step.draws:
-        if draw.path == node.path and dump.kind == "full":
+        if draw.facts.path == node.path and dump.kind == "full":
             console.print(f"draws {draw.load()}")
     if calls and calls[0].stack:
         frame = calls[0].stack[-1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from padiff.store.trees import decode_shape
 
 _DRAW = frozenset({"kind", "value"})
 _DRAW_MORE = frozenset({"parameters", "loc", "scale", "op", "call", "path", "clock", "event", "chance"})
+_NOT_READ: Array = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -38,33 +39,15 @@ class StoredNumbers:
 class StoredDraw:
     """Random numbers that a model drew at once; ``load`` reads them."""
 
-    kind: str
+    facts: Draw
+    """Everything but the numbers."""
     numbers: StoredNumbers
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    loc: float = 0.0
-    scale: float = 1.0
-    op: str = ""
-    call: int = -1
-    path: str = ""
-    clock: int = 0
     event: StoredNumbers | None = None
-    chance: float | None = None
 
     def load(self) -> Draw:
         """The draw as it was heard."""
-        return Draw(
-            self.kind,
-            self.numbers.load(),
-            self.parameters,
-            self.loc,
-            self.scale,
-            self.op,
-            self.call,
-            self.path,
-            self.clock,
-            None if self.event is None else self.event.load(),
-            self.chance,
-        )
+        event = None if self.event is None else self.event.load()
+        return replace(self.facts, value=self.numbers.load(), event=event)
 
     def values(self) -> tuple[Value, ...]:
         return (self.numbers.value,) if self.event is None else (self.numbers.value, self.event.value)
@@ -100,9 +83,9 @@ def decode_draw(value: Any, refer: Callable[[Any], Value]) -> StoredDraw:
     scale = strict.number(row.get("scale", 1.0), "scale")
     if not scale:
         raise Malformed("the scale of a draw is 0")
-    return StoredDraw(
+    facts = Draw(
         kind=strict.text(row["kind"], "kind"),
-        numbers=_decode_numbers(row["value"], refer),
+        value=_NOT_READ,
         parameters={name: strict.number(number, name) for name, number in parameters.items()},
         loc=strict.number(row.get("loc", 0.0), "loc"),
         scale=scale,
@@ -110,9 +93,10 @@ def decode_draw(value: Any, refer: Callable[[Any], Value]) -> StoredDraw:
         call=strict.integer(row.get("call", 0), "call", -1),
         path=strict.text(row.get("path", ""), "path"),
         clock=strict.integer(row.get("clock", 0), "clock"),
-        event=None if event is None else _decode_numbers(event, refer),
         chance=None if chance is None else strict.number(chance, "chance"),
     )
+    numbers = _decode_numbers(row["value"], refer)
+    return StoredDraw(facts, numbers, None if event is None else _decode_numbers(event, refer))
 
 
 def _decode_numbers(value: Any, refer: Callable[[Any], Value]) -> StoredNumbers:
