@@ -193,10 +193,10 @@ class FeedingRecorder(Recorder):
         return slot if origin is None else Slot(slot.name, slot.tensor, slot.value, slot.tracked, origin)
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
-        if not self._taking:
+        if not self.log.taking:
             return None
-        other = see(unscaled(Held(self._adapter, gradient), self.scale))
-        return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
+        other = see(unscaled(Held(self._adapter, gradient), self.log.scale))
+        return other if other is None or self.log.scale == 1.0 else other * other.dtype.type(self.log.scale)
 
     def close(self) -> None:
         super().close()

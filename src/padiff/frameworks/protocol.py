@@ -17,6 +17,8 @@ Exit = Callable[[Any, Any], Any]
 """Called after a module ran: module, what it returned; may return something else for it, None leaves it."""
 Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
+Take = Callable[[int, Any, int], None]
+"""Told of a gradient: the number of its tensor, the gradient, and the gradient's version."""
 
 
 class OpWatcher(Protocol):
@@ -269,6 +271,12 @@ class Adapter(Protocol):
         """Have ``callback`` called with the tensor's gradient in backward; None where it will have none.
 
         What it returns, if anything, is what backward goes on with."""
+        ...
+
+    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
+        """How to follow many tensors of which ``take`` is only told: a function of a tensor and its number.
+
+        Optional, and only there to be quick: ``on_gradient`` does the same."""
         ...
 
     def substitute(

@@ -20,12 +20,12 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
-from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, is_compiled
+from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
-from padiff.frameworks.torch_gradients import on_gradient
+from padiff.frameworks.torch_gradients import keeping, on_gradient
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
 from padiff.records import Array
@@ -271,7 +271,7 @@ class TorchAdapter:
             return "Module.compile"
         if type(module).__name__ == "OptimizedModule" or compiled_methods(type(module)):
             return "torch.compile"
-        return "torch.compile" if any(is_compiled(held) for held in vars(module).values()) else None
+        return "torch.compile" if holds_compiled(module) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return torch_graphs.opens(module)
@@ -308,6 +308,9 @@ class TorchAdapter:
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         return on_gradient(tensor, callback, self.to_native)
+
+    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
+        return keeping(take)
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
