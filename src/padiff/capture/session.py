@@ -383,7 +383,7 @@ class Step:
     def so_far(self) -> StepTrace:
         """What was seen up to now."""
         adapter, recorder = self._session.live.adapter, self.recorder
-        held = None if self._loss is None else unscaled(Held(adapter, self._loss), recorder.scale)
+        held = None if self._loss is None else unscaled(Held(adapter, self._loss), recorder.log.scale)
         draws = () if self._listener is None else tuple(self._listener.draws)
         return self._trace or StepTrace(self._step, tuple(recorder.calls), recorder.gradients, held, {}, draws=draws)
 
@@ -407,7 +407,7 @@ class Step:
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.scale)
+            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.log.scale)
         return replace(self._trace, calls=self.recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:
@@ -467,7 +467,7 @@ class Step:
             return
 
         def scaled(factor: float) -> None:
-            self._session.scale = self.recorder.scale = factor
+            self._session.scale = self.recorder.log.scale = factor
 
         with watch(scaled):
             yield

@@ -18,8 +18,10 @@ from padiff.records import Array
 _collector = threading.Lock()
 _sparing = False
 """Whether the collector is spared now, in whichever thread."""
-_SELDOM = 3_000
-"""After how many new containers the collector comes."""
+_SELDOM = 30_000
+"""After how many new containers the collector comes: an op that is recorded leaves about twelve."""
+_NEVER = 1_000_000
+"""After how many times of coming it looks again at what it has seen once."""
 
 
 def random_state(adapter: Adapter) -> Any:
@@ -66,8 +68,8 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
 def spared_collector() -> Iterator[None]:
     """Inside, Python's cycle collector looks only at what is made inside.
 
-    Records are many and live long, which makes it walk everything there is: 110 ms with torch and paddle loaded. It
-    comes more rarely, too: what is made inside is walked every time.
+    Records are many and live long, which makes it walk everything there is: 110 ms with torch and paddle loaded. What
+    is made inside is walked at most once, too: most of it stays.
     """
     global _sparing
     with _collector:
@@ -78,7 +80,7 @@ def spared_collector() -> Iterator[None]:
         if ours:
             _sparing = True
             gc.freeze()
-            gc.set_threshold(max(often[0], _SELDOM) if often[0] else 0, *often[1:])
+            gc.set_threshold(max(often[0], _SELDOM) if often[0] else 0, _NEVER, _NEVER)
     try:
         yield
     finally:

@@ -179,7 +179,24 @@ def reference_of(
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> Reference:
-    witness = Witness()
+    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False))
+    trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+    if witness.overwritten:  # by a hook of the user's
+        witness = Witness()
+        trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+    return Reference(trace, witness.contributions, witness.arrivals)
+
+
+def _witnessed(
+    job: Job,
+    base: Session,
+    step: int,
+    witness: Witness,
+    *,
+    backward: bool,
+    ops: WantedOps | None,
+    left: list[Mapping[str, Value]] | None,
+) -> StepTrace:
     with base.again():
         trace = base.run(
             step,
@@ -192,8 +209,8 @@ def reference_of(
         )
         set_apart(base.live, trace)
         if left is not None:
-            left.append(base.buffers_of(trace))
-    return Reference(trace, witness.contributions, witness.arrivals)
+            left[:] = [base.buffers_of(trace)]
+    return trace
 
 
 def shaken_reference(

@@ -342,7 +342,7 @@ class Step:
         base_arguments, raw_arguments = job.arguments()
         turns = Lockstep()
         with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
-            first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
+            first.recorder.log.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
             seen = first.forward()
             if (base.drew and self.randomness.begins_to_listen()) or not first.recorder.plain_backward:
                 base.rewind()
