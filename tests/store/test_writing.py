@@ -21,7 +21,9 @@ import pytest
 
 from padiff.errors import DumpError
 from padiff.store import Dump, DumpWriter, folder
+from padiff.store.dtypes import how_kept
 from padiff.store.lane import Lane
+from padiff.store.slabs import Slab, Slabs
 from tests.store.sketches import FACTS, contents, tree, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -320,12 +322,127 @@ def test_long_runs_keep_flat_memory(kind: Any, tmp_path: Path) -> None:
     assert (held[1] - held[0]) / 80 < (8000 if kind == "full" else 20_000)
 
 
-def test_a_tensor_larger_than_the_bound_is_taken_alone() -> None:
-    lane, done = Lane(limit=10), []
-    for number in range(5):
-        lane.put(lambda number=number: done.append(number), 1000)  # type: ignore[misc]
+def test_work_is_done_in_order_and_what_it_raises_is_raised_to_who_hands_over_more() -> None:
+    done: list[int] = []
+    lane = Lane(limit=2)
+    for number in range(50):
+        lane.put(lambda number=number: done.append(number))  # type: ignore[misc]
     lane.drain()
     lane.end()
-    assert done == [0, 1, 2, 3, 4]
+    assert done == list(range(50))
     with pytest.raises(RuntimeError, match="has ended"):
-        lane.put(lambda: None, 0)
+        lane.put(lambda: None)
+
+    told = threading.Event()
+    lane = Lane(limit=2, failed=told.set)
+    with pytest.raises(ZeroDivisionError):
+        for _ in range(50):
+            lane.put(lambda: print(1 // 0))
+    assert told.wait(10)
+    lane.end()
+
+
+def test_memory_is_lent_up_to_its_limit_and_given_out_again() -> None:
+    slabs = Slabs(size=100, limit=250)
+    first, second = slabs.take(10), slabs.take(100)
+    assert first is not None
+    assert second is not None
+    assert (first.size, second.size) == (100, 100)
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(slabs.take(1)))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    slabs.give(first)
+    waiting.join(10)
+    assert found == [first]
+    slabs.give(first)
+    slabs.give(second)
+    large = slabs.take(1000)  # more than there is, and alone
+    assert large is not None
+    assert large.size == 1000
+    waiting = threading.Thread(target=lambda: found.append(slabs.take(1)))
+    waiting.start()
+    slabs.stop()
+    waiting.join(10)
+    assert found[1:] == [None]
+
+
+def test_tensors_of_any_layout_lie_aligned_and_side_by_side() -> None:
+    slab = Slab(1000)
+    arrays: list[Any] = [
+        np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        np.array(True),
+        np.arange(3, dtype=">f8"),
+        np.zeros((0, 4)),
+        np.arange(8, dtype=np.int64)[::-2],
+    ]
+    handles = [slab.lay(array, how_kept(array.dtype), None) for array in arrays]
+    assert [handle and handle.start for handle in handles] == [0, 24, 32, 56, 56]
+    for array, handle in zip(arrays, handles, strict=True):
+        assert handle is not None
+        assert np.array_equal(slab.array(handle), array)
+        assert slab.array(handle).flags.aligned
+    (run,) = slab.runs([handle for handle in handles[2:] if handle is not None])
+    assert bytes(run) == np.arange(3.0).tobytes() + arrays[4].tobytes()
+    assert slab.lay(np.zeros(200), how_kept(np.dtype(float)), None) is None
+
+
+def test_tensors_larger_than_a_shard_have_one_of_their_own(tmp_path: Path) -> None:
+    limits = {"waiting_bytes": 0, "shard_bytes": 1000}
+    arrays = [np.full(size, float(size)) for size in (10, 1000, 20, 5000, 30, 30)]
+    with DumpWriter(tmp_path / "run", tree=tree(), facts=FACTS, **limits) as writer:
+        step = writer.begin_step(0)
+        for number, array in enumerate(arrays):
+            step.tensor(number, array)
+        step.end()
+    with Dump.open(tmp_path / "run") as dump:
+        dump.check()
+        assert [dump.step(0).value(number).numpy().tolist() for number in range(6)] == [one.tolist() for one in arrays]
+    assert len(list((tmp_path / "run").glob("tensors-*"))) == 5
+
+
+def test_many_threads_may_hand_over_at_one_time(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "run", tree=tree(), facts=FACTS, shard_bytes=3000, waiting_bytes=3000) as writer:
+        step = writer.begin_step(0)
+
+        def work(begin: int) -> None:
+            for number in range(begin, begin + 300):
+                step.tensor(number, np.full(number % 7 + 1, float(number)))
+
+        threads = [threading.Thread(target=work, args=(begin,)) for begin in range(0, 1200, 300)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        step.end()
+    with Dump.open(tmp_path / "run") as dump:
+        found = [dump.step(0).value(number).numpy().tolist() for number in range(1200)]
+    assert found == [[float(number)] * (number % 7 + 1) for number in range(1200)]
+
+
+def test_a_disk_that_fails_while_everybody_waits_for_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training thread waits for memory, the second for the third, which fails."""
+    syncing = os.fsync
+    failed: list[int] = []
+
+    def fail_late(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "tensors-00001.safetensors":
+            time.sleep(0.1)
+            failed.append(descriptor)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        syncing(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_late)
+    limits = {"waiting_bytes": 0, "shard_bytes": 4096}
+    with (
+        pytest.raises(DumpError, match=r"cannot write .*tensors-00001\.safetensors: No space left on device"),
+        DumpWriter(tmp_path / "run", tree=tree(), facts=FACTS, **limits) as writer,
+    ):
+        step = writer.begin_step(0)
+        for number in range(100_000):
+            step.tensor(number, np.zeros(512))
+    assert failed
+    assert not list(tmp_path.iterdir())

@@ -305,6 +305,11 @@ class Session:
         calls, self._inside = self._inside, None
         return self._statistics.after_step(self._calls_inside() if calls is None else calls, partners)
 
+    def buffers_of(self, trace: StepTrace) -> dict[str, Value]:
+        """Every buffer as a run that was no step of its own has left it, before they are put back: copies."""
+        assert self._statistics is not None
+        return self._statistics.copied(trace.calls)
+
     def _calls_inside(self) -> tuple[Call, ...]:
         """The last step's calls, also those inside compiled parts, as their eager form makes them."""
         if not self.repeatable or self._last is None or not compiled_parts(self.live):

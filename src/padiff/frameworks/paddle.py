@@ -119,6 +119,7 @@ class PaddleAdapter:
         return isinstance(thing, paddle.nn.Layer)
 
     tensor_type = paddle.Tensor
+    leaves_gradients = False  # sums are made in the first of their terms
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, paddle.Tensor)
@@ -242,7 +243,7 @@ class PaddleAdapter:
     def version(self, tensor: Any) -> int:
         if not tensor._is_initialized():  # what an op keeps for its own backward may hold nothing (einsum's caches)
             return next(_GONE)
-        version: int = tensor.inplace_version
+        version: int = tensor._inplace_version()  # what the property asks for
         return version
 
     def storage(self, tensor: Any) -> int:
@@ -378,8 +379,19 @@ class PaddleAdapter:
             native.stop_gradient = not (tracked and native.is_floating_point())
             return native
         # Not a PyLayer: paddle 3.3 crashes where backward passes through one twice (retain_graph).
-        twin = tensor.clone()
+        twin = self._followed(tensor, see)
         twin.data = native
+        return twin
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        if not tensor.stop_gradient and paddle.is_grad_enabled():
+            return self._followed(tensor, see)
+        native = self.clone(tensor)
+        native.stop_gradient = not (tracked and native.is_floating_point())
+        return native
+
+    def _followed(self, tensor: Any, see: Callable[[Any], Array | None] | None) -> Any:
+        twin = tensor.clone()
         if see is not None:
             twin.register_hook(functools.partial(self._passed_on, see))
         return twin
@@ -495,7 +507,12 @@ class PaddleAdapter:
 def _static(module: Any) -> bool:
     """Whether a layer's forward, or something else it calls, was made static."""
     kind = paddle.jit.dy2static.program_translator.StaticFunction
-    return _static_methods(type(module)) or any(isinstance(held, kind) for held in vars(module).values())
+    if _static_methods(type(module)):
+        return True
+    for held in vars(module).values():  # noqa: SIM110 - any() takes three times as long, for every module
+        if isinstance(held, kind):
+            return True
+    return False
 
 
 def _look_for_static(cls: type) -> bool:

@@ -289,6 +289,14 @@ class Adapter(Protocol):
         """
         ...
 
+    leaves_gradients: bool
+    """Whether backward never writes into a gradient that a hook was given and somebody still holds. An adapter may
+    leave it out where it does."""
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        """A substitute with the elements that ``tensor`` has. An adapter may leave it out."""
+        ...
+
     def write(self, target: Any, source: Any) -> None:
         """Write a tensor into another as the model's own code would, autograd following."""
         ...

@@ -23,7 +23,7 @@ from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.patches import replaced
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
-from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, is_compiled
+from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_gradients import keeping, on_gradient
@@ -70,6 +70,7 @@ class TorchAdapter:
         return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
 
     tensor_type = torch.Tensor
+    leaves_gradients = True
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor)
@@ -271,7 +272,7 @@ class TorchAdapter:
             return "Module.compile"
         if type(module).__name__ == "OptimizedModule" or compiled_methods(type(module)):
             return "torch.compile"
-        return "torch.compile" if any(is_compiled(held) for held in vars(module).values()) else None
+        return "torch.compile" if holds_compiled(module) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return torch_graphs.opens(module)
@@ -316,6 +317,12 @@ class TorchAdapter:
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
     ) -> Any:
         native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
+        return self._in_place_of(tensor, native, see, tracked)
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        return self._in_place_of(tensor, self.clone(tensor), see, tracked)
+
+    def _in_place_of(self, tensor: Any, native: Any, see: Callable[[Any], Array | None] | None, tracked: bool) -> Any:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return native.requires_grad_(tracked and native.is_floating_point())
         return _Substitute.apply(tensor, _Given(self, native, see))

@@ -17,8 +17,10 @@ DType = np.dtype[Any]
 class Kept(NamedTuple):
     """How the elements of one dtype lie in a file."""
 
+    name: str
+    """The dtype's name in numpy and ml_dtypes."""
     code: str
-    """The dtype's name in safetensors."""
+    """Its name in safetensors."""
     dtype: DType
     """How numpy reads the elements, little-endian."""
     parts: int = 1
@@ -85,11 +87,11 @@ PLAIN_NAMES = {code: name for name, code in _PLAIN.items()}
 def kept(name: str) -> Kept | None:
     """How a dtype of that name is kept; None for what no dump holds."""
     if name in _PLAIN:
-        return Kept(_PLAIN[name], _numpy_dtype(name))
+        return Kept(name, _PLAIN[name], _numpy_dtype(name))
     if name in _AS_PAIRS:
-        return Kept(_AS_PAIRS[name], _numpy_dtype(name), parts=2)
+        return Kept(name, _AS_PAIRS[name], _numpy_dtype(name), parts=2)
     if name in _AS_BYTES and hasattr(ml_dtypes, name):
-        return Kept("U8", _numpy_dtype(name))
+        return Kept(name, "U8", _numpy_dtype(name))
     return None
 
 
@@ -100,16 +102,22 @@ def name_of(dtype: DType) -> str:
     return name
 
 
-def storable(array: Array, copy: bool) -> Array:
-    """The array in C order and little-endian, in memory of its own where ``copy`` says so."""
-    name = name_of(array.dtype)
-    how = kept(name)
+def storable(array: Array) -> Array:
+    """The array in C order and little-endian."""
+    return np.array(array, dtype=how_kept(array.dtype).dtype, order="C", copy=None, subok=False)
+
+
+@functools.cache
+def how_kept(dtype: DType) -> Kept:
+    """How the elements of a dtype are kept; raises for what no dump holds."""
+    how = kept(name_of(dtype))
     if how is None:
         raise ArgumentError(
-            f"a dump cannot hold an array of dtype {name}: expected booleans, integers, floating or complex numbers",
+            f"a dump cannot hold an array of dtype {dtype.name}: expected booleans, integers, floating or complex "
+            "numbers",
             "convert it, or leave it out",
         )
-    return np.array(array, dtype=how.dtype, order="C", copy=True if copy else None, subok=False)
+    return how
 
 
 def as_bytes(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A queue bounded in bytes, and one thread that works it off."""
+"""A queue of bounded length, and one thread that works it off."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from collections import deque
 from collections.abc import Callable
 
 Work = Callable[[], None]
-_WORTH_WAKING = 1 << 20
-"""Bytes that are worth waking the other thread for: each time costs more than a small tensor."""
-_MANY = 256
-"""Pieces that are, however small."""
 
 
 class Lane:
-    """Work is done in order, off the calling thread. What waits never holds more than ``limit`` bytes, or one piece."""
+    """Work is done in order, off the calling thread; at most ``limit`` pieces wait."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, failed: Callable[[], None] = lambda: None) -> None:
         self._limit = limit
-        self._waiting: deque[tuple[Work, int]] = deque()
-        self._bytes = 0
-        self._quiet = 0
-        """Bytes handed over since the thread was last woken."""
+        self._failed = failed
+        """Called on the lane's thread when it ends because work raised: nothing more will be done."""
+        self._waiting: deque[Work] = deque()
         self._busy = False
         self._ended = False
         self._failure: BaseException | None = None
@@ -29,27 +24,28 @@ class Lane:
         self._thread = threading.Thread(target=self._run, name="padiff-dump", daemon=True)
         self._thread.start()
 
-    def put(self, work: Work, size: int) -> None:
-        """Hand over work that holds ``size`` bytes; waits for room, and raises what earlier work raised."""
+    def put(self, work: Work) -> None:
+        """Hand work over; waits for room, and raises what earlier work raised."""
         with self._changed:
-            while self._failure is None and self._bytes and self._bytes + size > self._limit:
-                self._changed.notify_all()
+            while self._failure is None and len(self._waiting) >= self._limit:
                 self._changed.wait()
-            self._raise()
-            self._waiting.append((work, size))
-            self._bytes += size
-            self._quiet += size
-            if self._quiet >= _WORTH_WAKING or len(self._waiting) >= _MANY:
-                self._quiet = 0
-                self._changed.notify_all()
+            self.check()
+            self._waiting.append(work)
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise what work raised."""
+        if self._failure is not None:
+            raise self._failure
+        if self._ended:
+            raise RuntimeError("the lane has ended")
 
     def drain(self) -> None:
         """Wait until everything is done; raises what it raised."""
         with self._changed:
-            self._changed.notify_all()
             while self._failure is None and (self._waiting or self._busy):
                 self._changed.wait()
-            self._raise()
+            self.check()
 
     def end(self) -> None:
         """Drop what waits, and return when the thread has ended."""
@@ -59,12 +55,6 @@ class Lane:
             self._changed.notify_all()
         self._thread.join()
 
-    def _raise(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._ended:
-            raise RuntimeError("the lane has ended")
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -72,30 +62,18 @@ class Lane:
                 self._changed.notify_all()
                 while not self._waiting and not self._ended:
                     self._changed.wait()
-                taken, self._waiting = self._waiting, deque()
+                if self._ended:
+                    return
+                work = self._waiting.popleft()
                 self._busy = True
             try:
-                self._work_off(taken)
+                work()
             except BaseException as error:  # raised where the next piece is handed over
-                taken.clear()
                 with self._changed:
                     self._failure = error
                     self._waiting.clear()
                     self._busy = False
                     self._changed.notify_all()
+                self._failed()
                 return
-            if self._ended:
-                return
-
-    def _work_off(self, taken: deque[tuple[Work, int]]) -> None:
-        done = 0
-        while taken and not self._ended:
-            work, size = taken.popleft()
-            work()
-            del work  # and with it the array
-            done += size
-            if done >= _WORTH_WAKING or not taken:
-                with self._changed:
-                    self._bytes -= done
-                    self._changed.notify_all()
-                done = 0
+            del work  # and with it what it holds

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,44 +11,18 @@ import numpy as np
 
 from padiff.records import Array
 from padiff.store import shards
-from padiff.store.checks import digest
+from padiff.store.checks import crc32, crc32_beside_others, digest
+from padiff.store.disk import Files
 from padiff.store.dtypes import as_bytes, name_of
 from padiff.store.files import explained, shard_name
-from padiff.store.shards import crc_of
+from padiff.store.shards import Entry
+from padiff.store.slabs import Handle, Slab, Slabs
 from padiff.store.statistics import statistics
 
 MOST_TENSORS = 16384
 """In one shard, so that no header grows long."""
 MOST_SUMMARIES = 4096
 """In one shard, so that few wait in memory."""
-_BUFFER = 1 << 18
-_UNWRITTEN = 3
-"""Files that may be on their way to the disk while the next is filled."""
-
-
-class Files:
-    """Writes the files of a dump, one after the other, on a thread of its own; few wait at one time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="padiff-dump-file")
-        self._unwritten: deque[Future[None]] = deque()
-
-    def write(self, name: str, pieces: Sequence[Any]) -> int:
-        """Have a file written from byte buffers; returns its size. Raises what an earlier one failed with."""
-        while len(self._unwritten) >= _UNWRITTEN:
-            self._unwritten.popleft().result()
-        self._unwritten.append(self._thread.submit(_write, self.folder / name, pieces))
-        return sum(len(piece) for piece in pieces)
-
-    def settle(self) -> None:
-        """Return when everything written is on the disk."""
-        while self._unwritten:
-            self._unwritten.popleft().result()
-
-    def end(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-        self._unwritten.clear()
 
 
 class Pack(Protocol):
@@ -60,95 +31,118 @@ class Pack(Protocol):
     listing: list[dict[str, Any]]
     """What the index says about each shard."""
 
-    def add(self, array: Array, key: str | None) -> int:
-        """Keep a tensor; returns its number. One whose elements its ``key`` stood for last time is not kept again."""
+    def add(self, slab: Slab, handles: Sequence[Handle]) -> None:
+        """Number tensors of a slab. One whose elements its key stood for last time has the number it had then."""
+        ...
+
+    def end(self, slab: Slab) -> None:
+        """A slab is full: let it be used again as soon as it may."""
         ...
 
     def flush(self) -> None: ...
 
 
 class TensorPack:
-    """Whole tensors: ``kind="full"``."""
+    """Whole tensors: ``kind="full"``. A slab is a shard, or several."""
 
-    def __init__(self, files: Files, shard_bytes: int) -> None:
+    def __init__(self, files: Files, slabs: Slabs) -> None:
         self.listing: list[dict[str, Any]] = []
         self._files = files
-        self._shard_bytes = shard_bytes
+        self._slabs = slabs
         self._first = 0
-        self._pending: list[tuple[str, Array, str]] = []
-        self._bytes = 0
+        self._slab: Slab | None = None
+        self._pending: list[Handle] = []
+        self._entries: list[Entry] = []
         self._last: dict[str, _Kept] = {}
 
-    def add(self, array: Array, key: str | None) -> int:
-        crc = crc_of(array)
-        known = None if key is None else self._last.get(key)
-        if known is not None and known.crc == crc and known.same(array, self._files):
-            return known.number
-        full = self._bytes + array.nbytes > self._shard_bytes or len(self._pending) >= MOST_TENSORS
-        if full and self._pending:
-            self.flush()
-        number = self._first + len(self._pending)
-        self._pending.append((str(number), array, crc))
-        self._bytes += array.nbytes
-        if key is not None:
-            self._last[key] = _Kept(number, crc, array)
-        return number
+    def add(self, slab: Slab, handles: Sequence[Handle]) -> None:
+        self._slab = slab
+        pending, entries, last = self._pending, self._entries, self._last
+        for handle in handles:
+            crc, key = crc32_beside_others(slab.bytes(handle)), handle.key
+            if key is not None:
+                known = last.get(key)
+                if known is not None and known.same(handle, crc, slab, self._files):
+                    handle.number = known.number
+                    continue
+            if len(pending) >= MOST_TENSORS:
+                self.flush()
+            handle.number = number = self._first + len(pending)
+            pending.append(handle)
+            entries.append((str(number), handle.dtype, handle.shape, handle.size, crc))
+            if key is not None:
+                last[key] = _Kept(handle, crc, slab)
+
+    def end(self, slab: Slab) -> None:
+        self._write(functools.partial(self._slabs.give, slab))
 
     def flush(self) -> None:
+        self._write(None)
+
+    def _write(self, after: Callable[[], None] | None) -> None:
         if not self._pending:
+            if after is not None:
+                self._files.then(after)
             return
+        assert self._slab is not None
         name = shard_name(len(self.listing))
-        head, order = shards.build(self._pending, {})
-        size = self._files.write(name, [head, *(as_bytes(self._pending[place][1]) for place in order)])
+        head, order = shards.build(self._entries, {})
+        ordered = [self._pending[place] for place in order]
+        size = self._files.write(name, [head, *self._slab.runs(ordered)], after)
         self.listing.append(_listed(name, size, head, self._first, len(self._pending)))
-        starts, position = {}, len(head)
-        for place in order:
-            starts[self._first + place] = position
-            position += self._pending[place][1].nbytes
-        for kept in self._last.values():
-            if kept.number in starts:
-                kept.moved_to(self._files.folder / name, starts[kept.number])
+        position = len(head)
+        for handle in ordered:
+            kept = None if handle.key is None else self._last[handle.key]
+            if kept is not None and kept.number == handle.number:
+                kept.moved_to(self._files.folder / name, position)
+            position += handle.size
         self._first += len(self._pending)
-        self._pending, self._bytes = [], 0
+        self._pending.clear()
+        self._entries.clear()
 
 
 class _Kept:
     """Where the tensor lies that a key last stood for: in memory, or in a file."""
 
-    def __init__(self, number: int, crc: str, array: Array) -> None:
-        self.number, self.crc = number, crc
-        self._described = (array.dtype, array.shape)
-        self._array: Array | None = array
+    def __init__(self, handle: Handle, crc: str, slab: Slab) -> None:
+        self.number = handle.number
+        self._described = (crc, handle.dtype, handle.shape)
+        self._bytes: memoryview | None = slab.bytes(handle)
         self._place: tuple[Path, int] | None = None
 
     def moved_to(self, file: Path, start: int) -> None:
-        self._array, self._place = None, (file, start)
+        self._bytes, self._place = None, (file, start)
 
-    def same(self, array: Array, files: Files) -> bool:
+    def same(self, handle: Handle, crc: str, slab: Slab, files: Files) -> bool:
         """Equal byte by byte: equal checksums of 32 bits prove nothing."""
-        if (array.dtype, array.shape) != self._described:
+        if (crc, handle.dtype, handle.shape) != self._described:
             return False
-        if self._array is not None:
-            return bool(np.array_equal(as_bytes(self._array), as_bytes(array)))
+        mine = slab.bytes(handle)
+        if self._bytes is not None:
+            return _equal(self._bytes, mine)
         assert self._place is not None
-        files.settle()
+        files.written()
         path, start = self._place
-        mine = as_bytes(array)
         with explained(f"cannot read {path}"), path.open("rb") as file:
             file.seek(start)
-            for begin in range(0, mine.size, 1 << 22):
+            for begin in range(0, len(mine), 1 << 22):
                 part = mine[begin : begin + (1 << 22)]
-                if not np.array_equal(np.frombuffer(file.read(part.size), np.uint8), part):
+                if not _equal(file.read(len(part)), part):
                     return False
         return True
+
+
+def _equal(one: bytes | memoryview, other: bytes | memoryview) -> bool:
+    return bool(np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)))
 
 
 class SummaryPack:
     """A digest of each tensor and, for ``kind="stats"``, its statistics."""
 
-    def __init__(self, files: Files, with_statistics: bool) -> None:
+    def __init__(self, files: Files, slabs: Slabs, with_statistics: bool) -> None:
         self.listing: list[dict[str, Any]] = []
         self._files = files
+        self._slabs = slabs
         self._with_statistics = with_statistics
         self._first = 0
         self._described: list[str] = []
@@ -156,12 +150,19 @@ class SummaryPack:
         self._stats: list[tuple[Array, Array]] = []
         self._last: dict[str, tuple[int, str, bytes]] = {}
 
-    def add(self, array: Array, key: str | None) -> int:
-        described = describe(name_of(array.dtype), array.shape)
-        stats = statistics(array) if self._with_statistics else None
-        mark = digest(as_bytes(array)) if stats is None else bytes.fromhex(stats.digest)
-        if key is not None:
-            known = self._last.get(key)
+    def add(self, slab: Slab, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            handle.number = self._number(slab, handle)
+
+    def end(self, slab: Slab) -> None:
+        self._slabs.give(slab)
+
+    def _number(self, slab: Slab, handle: Handle) -> int:
+        described = describe(handle.dtype, handle.shape)
+        stats = statistics(slab.array(handle)) if self._with_statistics else None
+        mark = digest(slab.bytes(handle)) if stats is None else bytes.fromhex(stats.digest)
+        if handle.key is not None:
+            known = self._last.get(handle.key)
             if known is not None and known[1:] == (described, mark):
                 return known[0]
         if len(self._described) >= MOST_SUMMARIES:
@@ -171,8 +172,8 @@ class SummaryPack:
         self._digests.append(mark)
         if stats is not None:
             self._stats.append((np.array(stats.row()), np.array(stats.sample)))
-        if key is not None:
-            self._last[key] = number, described, mark
+        if handle.key is not None:
+            self._last[handle.key] = number, described, mark
         return number
 
     def flush(self) -> None:
@@ -184,9 +185,13 @@ class SummaryPack:
             tables["sample"] = np.concatenate([sample for _, sample in self._stats])
             tables["sample_size"] = np.array([sample.size for _, sample in self._stats], np.uint8)
         name = shard_name(len(self.listing))
-        pieces = [(table, array, crc_of(array)) for table, array in tables.items()]
-        head, order = shards.build(pieces, {"tensors": " ".join(self._described)})
-        size = self._files.write(name, [head, *(as_bytes(pieces[place][1]) for place in order)])
+        arrays = [as_bytes(array) for array in tables.values()]
+        entries = [
+            (table, name_of(array.dtype), array.shape, array.nbytes, crc32(data))
+            for (table, array), data in zip(tables.items(), arrays, strict=True)
+        ]
+        head, order = shards.build(entries, {"tensors": " ".join(self._described)})
+        size = self._files.write(name, [head, *(arrays[place] for place in order)])
         self.listing.append(_listed(name, size, head, self._first, len(self._described)))
         self._first += len(self._described)
         self._described, self._digests, self._stats = [], [], []
@@ -204,19 +209,3 @@ def _listed(name: str, size: int, head: bytes, first: int, count: int) -> dict[s
 def listed_document(name: str, data: bytes, members: Mapping[str, Any]) -> dict[str, Any]:
     """What the index says about a JSON file."""
     return {"file": name, "size": len(data), "digest": digest(data).hex(), **members}
-
-
-def _write(path: Path, pieces: Sequence[Any]) -> None:
-    """Write a new file, until it is on the disk."""
-    with explained(f"cannot write {path}", "the dump is given up; what was there before is as it was"):
-        file = path.open("xb", buffering=_BUFFER)
-        try:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):  # what could not be written cannot be flushed either
-                file.close()
-            raise
-        file.close()

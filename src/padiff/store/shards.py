@@ -7,10 +7,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from padiff.records import Array
 from padiff.store import strict
-from padiff.store.checks import crc32
-from padiff.store.dtypes import CODE_SIZES, PLAIN_NAMES, as_bytes, kept, name_of
+from padiff.store.dtypes import CODE_SIZES, PLAIN_NAMES, Kept, kept
 from padiff.store.strict import Malformed
 
 LENGTH = struct.Struct("<Q")
@@ -40,32 +38,46 @@ class Header(NamedTuple):
     """The metadata of the file, without what describes single tensors."""
 
 
-def build(tensors: Sequence[tuple[str, Array, str]], notes: Mapping[str, str]) -> tuple[bytes, list[int]]:
-    """The head of a file that holds (name, array, crc) of each, and in which order the arrays follow it.
+Entry = tuple[str, str, tuple[int, ...], int, str]
+"""Name, dtype, shape, bytes and crc of a tensor that a shard is to hold."""
+
+
+def build(tensors: Sequence[Entry], notes: Mapping[str, str]) -> tuple[bytes, list[int]]:
+    """The head of a file, and in which order the tensors follow it.
 
     Wide elements come first, so that each array is aligned; safetensors allows no gaps.
     """
-    order = sorted(range(len(tensors)), key=lambda place: -_code_size(tensors[place][1]))
+    hows = {dtype: _known(dtype) for _, dtype, _, _, _ in tensors}
+    order = list(range(len(tensors)))
+    if len(hows) > 1:
+        order.sort(key=lambda place: -CODE_SIZES[hows[tensors[place][1]].code])
+    texts: dict[tuple[str, tuple[int, ...]], str] = {}
     # An empty tensor begins where the next one does. Its crc is that of no bytes, wherever it is listed.
-    entries: dict[str, Any] = {}
-    spans, logical, offset = [], [], 0
+    entries, crcs, logical, offset = [], [], [], 0
     for place in order:
-        name, array, crc = tensors[place]
-        dtype, end = name_of(array.dtype), offset + array.nbytes
-        how = kept(dtype)
-        assert how is not None
-        shape = [*array.shape, how.parts] if how.parts > 1 else list(array.shape)
-        entries[name] = {"dtype": how.code, "shape": shape, "data_offsets": [offset, end]}
-        spans.append((offset, end, crc))
-        if dtype != PLAIN_NAMES[how.code]:
+        name, dtype, shape, size, crc = tensors[place]
+        text = texts.get((dtype, shape))
+        if text is None:
+            text = texts[dtype, shape] = _described_as(hows[dtype], shape)
+        end = offset + size
+        entries.append(f'"{name}":{{{text},"data_offsets":[{offset},{end}]}}')
+        crcs.append(crc)
+        if dtype != PLAIN_NAMES[hows[dtype].code]:
             logical.append(f"{name}={dtype}")
         offset = end
-    metadata = {"format": _MARK, **notes, "crc32": "".join(crc for _, _, crc in sorted(spans))}
+    metadata = {"format": _MARK, **notes, "crc32": "".join(crcs)}
     if logical:
         metadata["logical"] = " ".join(logical)
-    text = strict.encode({"__metadata__": metadata, **entries})
-    text += b" " * (-len(text) % 8)
-    return LENGTH.pack(len(text)) + text, order
+    text = ",".join([f'{{"__metadata__":{strict.encode(metadata).decode("ascii")}', *entries])
+    data = f"{text}}}".encode("ascii")
+    data += b" " * (-len(data) % 8)
+    return LENGTH.pack(len(data)) + data, order
+
+
+def _described_as(how: Kept, shape: tuple[int, ...]) -> str:
+    """What safetensors is told of a tensor, but for its place."""
+    axes = [*shape, how.parts] if how.parts > 1 else [*shape]
+    return f'"dtype":"{how.code}","shape":[{",".join(map(str, axes))}]'
 
 
 def read(head: bytes, size: int) -> Header:
@@ -133,11 +145,7 @@ def _described(name: str, code: str, shape: tuple[int, ...], dtype: str | None) 
     return dtype, shape[:-1]
 
 
-def crc_of(array: Array) -> str:
-    return crc32(as_bytes(array))
-
-
-def _code_size(array: Array) -> int:
-    how = kept(name_of(array.dtype))
+def _known(dtype: str) -> Kept:
+    how = kept(dtype)
     assert how is not None
-    return CODE_SIZES[how.code]
+    return how

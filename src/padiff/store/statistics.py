@@ -92,7 +92,7 @@ class Gap(PlainData):
 
 def statistics(array: Array) -> Stats:
     """Read an array once, block by block, and keep what a comparison can use."""
-    plain = storable(array, copy=False)
+    plain = storable(array)
     flat = plain.reshape(-1)
     if flat.dtype.kind == "c":
         flat = flat.view(np.dtype(f"<f{flat.dtype.itemsize // 2}"))

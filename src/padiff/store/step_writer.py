@@ -14,16 +14,10 @@ from padiff.store import nested, strict
 from padiff.store.calls import StackTable, encode_call
 from padiff.store.draws import encode_draw
 from padiff.store.index import SCHEMA
+from padiff.store.slabs import Handle
 from padiff.store.steps import FORMAT
 
-
-class Handle:
-    """A tensor that was handed over; its number in the dump is known once the writer came to it."""
-
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number: int | None = None
+_ARRAYS = (np.ndarray, np.generic)
 
 
 class Seen(int):
@@ -33,7 +27,7 @@ class Seen(int):
 class Takes(Protocol):
     """Takes tensors, and steps that have ended."""
 
-    def add(self, array: Array, *, owned: bool = False, key: str | None = None) -> Handle: ...
+    def add(self, array: Array, key: str | None = None) -> Handle: ...
 
     def end_step(self, step: StepWriter, document: Mapping[str, Any]) -> None: ...
 
@@ -51,42 +45,42 @@ class StepWriter:
         self._gradients: dict[int, Any] = {}
         self._more: dict[str, Any] = {}
 
-    def tensor(self, number: int, value: Value | Array, *, owned: bool = False) -> None:
+    def tensor(self, number: int, value: Value | Array) -> None:
         """A tensor of the trace, by its number there; the first sight of it counts, unless it was left out there."""
         known = self._tensors.get(number)
         if known is None or (type(known) is dict and known["lost"] == "left out"):
-            self._tensors[number] = self._reference(value, owned)
+            self._tensors[number] = self._reference(value)
 
     def leave_out(self, number: int, value: Value) -> None:
         """A tensor of which only shape and dtype are kept."""
         self._tensors.setdefault(number, _lost(value, "left out"))
 
-    def call(self, call: Call, *, owned: bool = False, kept: bool = True) -> None:
+    def call(self, call: Call, *, kept: bool = True) -> None:
         """A call that has ended, with its ops and those tensors of both that were not seen before, or without them."""
         ops = call.ops if kept else ()
         for one in (call, *ops):
             for slot in (*one.inputs, *one.outputs):
                 if kept:
-                    self.tensor(slot.tensor, slot.value, owned=owned)
+                    self.tensor(slot.tensor, slot.value)
                 else:
                     self.leave_out(slot.tensor, slot.value)
         self._calls.append(encode_call(call, self._tree, self.stacks, ops))
 
-    def gradient(self, number: int, value: Value | Array, *, owned: bool = False, bordered: bool = False) -> None:
+    def gradient(self, number: int, value: Value | Array, *, bordered: bool = False) -> None:
         """The gradient of a tensor, in the order in which backward makes them; a later one replaces an earlier.
 
         ``bordered`` says that ``borders`` will come, of which most are the same."""
         self._gradients.pop(number, None)
-        self._gradients[number] = self._reference(value, owned, f"gradient {number}" if bordered else None)
+        self._gradients[number] = self._reference(value, f"gradient {number}" if bordered else None)
 
     def loss(self, value: Value | Array | None) -> None:
         if value is not None:
-            self._more["loss"] = self._reference(value, False)
+            self._more["loss"] = self._reference(value)
 
     def parameter_gradients(self, values: Mapping[str, Value | Array | None]) -> None:
         """By path; None where backward reached the parameter not at all."""
         self._more["parameter_gradients"] = {
-            path: None if value is None else self._reference(value, False) for path, value in values.items()
+            path: None if value is None else self._reference(value) for path, value in values.items()
         }
 
     def weights(self, values: Mapping[str, Value | Array]) -> None:
@@ -104,7 +98,7 @@ class StepWriter:
     def moments(self, moments: Mapping[str, Mapping[str, Value | Array]]) -> None:
         """What the optimizer remembers of each parameter after the step: name to path to value."""
         self._more["moments"] = {
-            name: {path: self._reference(value, False) for path, value in row.items()} for name, row in moments.items()
+            name: {path: self._reference(value) for path, value in row.items()} for name, row in moments.items()
         }
 
     def borders(
@@ -119,7 +113,7 @@ class StepWriter:
         number = same or {}
 
         def kept(tensor: int, value: Value | Array) -> Any:
-            return self._reference(value, False, f"gradient {number.get(tensor, tensor)}")
+            return self._reference(value, f"gradient {number.get(tensor, tensor)}")
 
         self._more["borders"] = {
             "contributions": [[call, tensor, kept(tensor, one)] for (call, tensor), one in contributions.items()],
@@ -137,7 +131,7 @@ class StepWriter:
     def draw(self, draw: Draw) -> None:
         """Random numbers that the model drew."""
         self.heard()
-        self._more["draws"].append(encode_draw(draw, lambda array: self._reference(array, False)))
+        self._more["draws"].append(encode_draw(draw, lambda array: self._reference(array)))
 
     def heard(self, unseen: Sequence[tuple[str, str]] = ()) -> None:
         """It is known what the model draws, be it nothing; ``unseen`` are ops, with the path of their module, that drew
@@ -183,30 +177,28 @@ class StepWriter:
         self._writer.end_step(self, document)
 
     def _state(self, role: str, values: Mapping[str, Value | Array]) -> dict[str, Any]:
-        return {path: self._reference(value, False, f"{role} {path}") for path, value in values.items()}
+        return {path: self._reference(value, f"{role} {path}") for path, value in values.items()}
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, Seen):
             return self._tensors.get(value)
-        return self._reference(value, False) if isinstance(value, np.ndarray | np.generic) or _is_value(value) else None
+        return self._reference(value) if isinstance(value, _ARRAYS) or _is_value(value) else None
 
-    def _reference(self, value: Any, owned: bool, key: str | None = None) -> Any:
+    def _reference(self, value: Any, key: str | None = None) -> Any:
         """A handle or, for a value whose elements are gone, what is still known of it."""
-        if isinstance(value, np.ndarray | np.generic):
-            return self._writer.add(np.asarray(value), owned=owned, key=key)
+        if isinstance(value, _ARRAYS):
+            return self._writer.add(np.asarray(value), key)
         if value.overwritten:
             return _lost(value, "overwritten")
-        handle = self._writer.add(value.numpy(), owned=owned, key=key)
+        handle = self._writer.add(value.numpy(), key)
         return _lost(value, "overwritten") if value.overwritten else handle
 
 
-def resolved(thing: Any) -> Any:
-    """The document with numbers in place of handles."""
-    if type(thing) is dict:
-        return {key: resolved(item) for key, item in thing.items()}
-    if type(thing) is list:
-        return [resolved(item) for item in thing]
-    return thing.number if type(thing) is Handle else thing
+def number_of(thing: Any) -> int | None:
+    """What stands in JSON for a handle."""
+    if type(thing) is Handle:
+        return thing.number
+    raise TypeError(f"JSON cannot say {type(thing).__name__}")
 
 
 def _lost(value: Value, why: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 LARGEST = 2**53 - 1
@@ -16,9 +17,11 @@ class Malformed(Exception):
     """A document does not say what it has to say; caught where the file's name is known."""
 
 
-def encode(value: Any) -> bytes:
-    """Compact JSON in ASCII; raises ValueError for what JSON cannot say."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+def encode(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Compact JSON in ASCII; raises ValueError for what JSON cannot say, unless ``default`` makes something of it."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, check_circular=False, default=default).encode(
+        "ascii"
+    )
 
 
 def decode(data: bytes) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,15 +13,17 @@ from typing import Any, Literal, get_args
 from padiff.errors import ArgumentError, DumpError
 from padiff.records import Array, ModuleTree, StepTrace
 from padiff.store import strict
-from padiff.store.dtypes import storable
+from padiff.store.disk import Files
+from padiff.store.dtypes import how_kept
 from padiff.store.facts import Facts
 from padiff.store.files import INDEX, step_name
 from padiff.store.folder import PartialFolder
 from padiff.store.index import sealed
 from padiff.store.lane import Lane
-from padiff.store.packs import Files, Pack, SummaryPack, TensorPack, listed_document
+from padiff.store.packs import Pack, SummaryPack, TensorPack, listed_document
+from padiff.store.slabs import Handle, Slab, Slabs
 from padiff.store.sources import SourceText
-from padiff.store.step_writer import Handle, StepWriter, plain_json, resolved
+from padiff.store.step_writer import StepWriter, number_of, plain_json
 from padiff.store.trees import encode_tree
 
 Kind = Literal["full", "stats", "hash"]
@@ -27,6 +31,14 @@ MIB = 1 << 20
 WAITING_BYTES = 64 * MIB
 """Of tensors handed over and not yet looked at."""
 SHARD_BYTES = 32 * MIB
+_SHARDS = 4
+"""Of memory: one being filled, three on their way to the disk."""
+_WORTH_WAKING = 1 << 20
+"""Bytes that are worth waking the other thread for: each time costs more than a small tensor."""
+_MANY = 256
+"""Tensors that are, however small."""
+_MOST_WAITING = 256
+"""Pieces of work."""
 
 
 class DumpWriter:
@@ -62,28 +74,61 @@ class DumpWriter:
         self._sources = SourceText()
         self._folder = PartialFolder(self.path, overwrite)
         self._files = Files(self._folder.path)
+        self._slabs = Slabs(shard_bytes, waiting_bytes + _SHARDS * shard_bytes)
+        self._slab: Slab | None = None
         self._pack: Pack = (
-            TensorPack(self._files, shard_bytes) if kind == "full" else SummaryPack(self._files, kind == "stats")
+            TensorPack(self._files, self._slabs)
+            if kind == "full"
+            else SummaryPack(self._files, self._slabs, kind == "stats")
         )
-        self._lane = Lane(waiting_bytes)
+        self._lane = Lane(_MOST_WAITING, self._slabs.stop)
+        self._laid: list[Handle] = []
+        """Laid into the slab, and not yet handed over."""
+        self._laid_bytes = 0
+        self._adding = threading.Lock()
         self._ended = False
 
     # --- tensors and steps
 
-    def add(self, array: Array, *, owned: bool = False, key: str | None = None) -> Handle:
-        """Hand over a tensor. It is copied before this returns, unless ``owned`` promises that nobody writes it.
+    def add(self, array: Array, key: str | None = None) -> Handle:
+        """Hand over a tensor. It is copied before this returns.
 
         With a ``key`` (a weight's path) it is stored again only when it differs from what the key last stood for.
         """
         self._check_open()
-        taken = storable(array, copy=not owned)
-        handle = Handle()
-
-        def keep() -> None:
-            handle.number = self._pack.add(taken, key)
-
-        self._lane.put(keep, taken.nbytes)
+        how = how_kept(array.dtype)
+        with self._adding:
+            handle = None if self._slab is None else self._slab.lay(array, how, key)
+            if handle is None:
+                handle = self._next_slab(array.nbytes).lay(array, how, key)
+                assert handle is not None
+            self._laid.append(handle)
+            self._laid_bytes += handle.size
+            if self._laid_bytes >= _WORTH_WAKING or len(self._laid) >= _MANY:
+                self._hand_over()
         return handle
+
+    def _next_slab(self, least: int) -> Slab:
+        """An empty slab; waits until there is one, and raises what went wrong meanwhile."""
+        self._end_slab()
+        slab = self._slabs.take(least)
+        if slab is None:
+            self._lane.check()
+            raise self._over()
+        self._slab = slab
+        return slab
+
+    def _end_slab(self) -> None:
+        self._hand_over()
+        if self._slab is not None:
+            self._lane.put(functools.partial(self._pack.end, self._slab))
+            self._slab = None
+
+    def _hand_over(self) -> None:
+        if self._laid:
+            assert self._slab is not None
+            self._lane.put(functools.partial(self._pack.add, self._slab, self._laid))
+            self._laid, self._laid_bytes = [], 0
 
     def begin_step(self, step: int) -> StepWriter:
         """Begin a step; the one before must have been ended."""
@@ -116,12 +161,14 @@ class DumpWriter:
         def keep() -> None:
             for frame in step.stacks.frames:
                 self._sources.see(frame)
-            data = strict.encode(resolved(document))
+            data = strict.encode(document, number_of)
             name = step_name(len(self._steps))
             self._files.write(name, [data])
             self._steps.append(listed_document(name, data, {"step": step.step}))
 
-        self._lane.put(keep, 0)
+        with self._adding:
+            self._hand_over()
+            self._lane.put(keep)
 
     # --- ending
 
@@ -129,7 +176,9 @@ class DumpWriter:
         """Finish the dump and give it its name. A step that was begun and not ended is left out."""
         self._check_open()
         try:
-            self._lane.put(self._finish, 0)
+            with self._adding:
+                self._end_slab()
+            self._lane.put(self._finish)
             self._lane.drain()
         except BaseException:
             self.abort()
@@ -149,6 +198,7 @@ class DumpWriter:
 
     def _end_threads(self) -> None:
         self._ended = True
+        self._slabs.stop()
         self._lane.end()
         self._files.end()
 
@@ -165,13 +215,15 @@ class DumpWriter:
                 "extra": self._extra,
             }
         )
-        self._files.settle()
         self._files.write(INDEX, [index])
         self._files.settle()
 
     def _check_open(self) -> None:
         if self._ended:
-            raise DumpError(f"the dump {self.path} has been ended", "nothing can be added to it any more")
+            raise self._over()
+
+    def _over(self) -> DumpError:
+        return DumpError(f"the dump {self.path} has been ended", "nothing can be added to it any more")
 
     def __enter__(self) -> DumpWriter:
         return self
