@@ -26,7 +26,8 @@ def test_inside_what_was_there_before_is_not_walked() -> None:
     gc.set_threshold(700, 10, 10)
     with spared_collector():
         assert gc.get_freeze_count() > 1000
-        assert gc.get_threshold() == (30_000, 1_000_000, 1_000_000)
+        seldom = gc.get_threshold()
+        assert all(now > before for now, before in zip(seldom, (700, 10, 10), strict=True))
     assert gc.get_freeze_count() == 0
     assert gc.get_threshold() == (700, 10, 10)
 
