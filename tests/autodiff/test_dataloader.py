@@ -90,7 +90,17 @@ def test_one_ends_before_the_other(log: Log) -> None:
 
 
 def test_nothing_on_either_side(log: Log) -> None:
-    assert check_dataloader([], iter(())) is True
+    assert check_dataloader([], iter(())) is False
+    assert log() == [
+        "neither loader yields a batch (an iterator that was read before is at its end): there was nothing to compare",
+        "FAILED !!!",
+    ]
+
+
+def test_batches_that_hold_nothing(log: Log) -> None:
+    assert check_dataloader([{}, []], [{}, []]) is False
+    assert log() == ["2 batches of both loaders hold nothing: there was nothing to compare", "FAILED !!!"]
+    assert check_dataloader([{}, [1]], [{}, [1]]) is True
     assert log()[-1] == "SUCCESS !!!"
 
 

@@ -131,3 +131,46 @@ def test_an_op_is_named(frameworks: tuple[str, str], log: Log, monkeypatch: pyte
     lines = log()
     assert any(line.strip() == f"weights = {frameworks[0]}.nn.functional.softmax(scores, -1)" for line in lines), lines
     assert any(line.strip() == f"weights = {frameworks[1]}.nn.functional.softmax(scores, -2)" for line in lines), lines
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+@pytest.mark.parametrize("phase", ["forward", "both"])
+def test_momentum_shows_in_the_buffers(frameworks: tuple[str, str], phase: str, log: Log) -> None:
+    base, raw = twins(*frameworks)
+    base.train()
+    raw.train()
+    options = {"inputs": both(), "single_step": True, "diff_phase": phase, **BOUNDS}
+    assert auto_diff(base_model=base, raw_model=raw, **options) is True
+    agreeing = next(line for line in log() if line.startswith("buffers compared"))
+    assert "differ" not in agreeing
+    setattr(raw.bn, *(("momentum", 0.3) if frameworks[1] == "torch" else ("_momentum", 0.7)))
+    assert auto_diff(base_model=base, raw_model=raw, **options) is False
+    lines = log()
+    assert any(line.startswith("buffers compared") and line.endswith(", 2 differ)") for line in lines), lines
+    assert any(line.strip().startswith(f"{type(raw).__name__}(raw_model).bn") for line in lines), lines
+    assert any("momentum" in line for line in lines), lines
+    assert not any("differ" in line for line in lines if line.startswith(("forward stage", "backward stage", "grads")))
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_buffers_of_a_layer_do_not_suffer_from_the_layers_before_it(frameworks: tuple[str, str], log: Log) -> None:
+    base, raw = twins(*frameworks)
+    base.train()
+    raw.train()
+    PLANTS[0].do(raw)
+    options = {"inputs": both(), "single_step": True, "diff_phase": "forward", **BOUNDS}
+    assert auto_diff(base_model=base, raw_model=raw, **options) is False
+    compared = next(line for line in log() if line.startswith("buffers compared"))
+    assert "differ" not in compared
+
+
+@pytest.mark.parametrize("frameworks", PAIRS, ids="-".join)
+def test_buffers_over_several_steps(frameworks: tuple[str, str], log: Log) -> None:
+    base, raw = twins(*frameworks)
+    base.train()
+    raw.train()
+    optimizers = (adam(base), adam(raw))
+    options = {"inputs": both(), "single_step": True, "steps": 3, "optimizers": optimizers}
+    assert auto_diff(base_model=base, raw_model=raw, atol=1e-5, rtol=1e-4, auto_init=False, **options) is True
+    compared = [line for line in log() if line.startswith("buffers compared")]
+    assert len(compared) == 3 and not any("differ" in line for line in compared)

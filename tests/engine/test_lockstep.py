@@ -143,3 +143,12 @@ def test_where_threads_matter_the_passes_run_one_after_another(monkeypatch: pyte
         assert padiff.auto_diff(model, model, ({"x": batch()}, {"x": batch()}), atol=1e-4)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert padiff.auto_diff(net("torch"), net("torch"), ({"x": batch()}, {"x": batch()}), atol=1e-4)
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_an_aligned_pair_leaves_nothing_to_explain(base: str, raw: str) -> None:
+    log = io.StringIO()
+    with redirect_stdout(log):
+        assert padiff.auto_diff(net(base), net(raw), ({"x": batch()}, {"x": batch()}), atol=1e-4)
+    assert "backward was not run" not in log.getvalue()
+    assert log.getvalue().splitlines()[-1] == "[AutoDiff] SUCCESS !!!"

@@ -22,7 +22,10 @@ _END = object()
 
 
 def check_dataloader(loader_0: Iterable[Any], loader_1: Iterable[Any], **options: Any) -> bool:
-    """True when both yield the same batches; else the first batch and field that differ are named."""
+    """True when both yield the same batches; else the first batch and field that differ are named.
+
+    Loaders that yield nothing show nothing: that is no success.
+    """
     for name in options:
         if name not in OPTIONS:
             refuse_option("check_dataloader", name, OPTIONS)
@@ -30,17 +33,21 @@ def check_dataloader(loader_0: Iterable[Any], loader_1: Iterable[Any], **options
         if not isinstance(loader, Iterable):
             raise ArgumentError(f"{name} is a {type(loader).__name__}, expected something that yields batches")
     tolerance = read_tolerance(options.get("atol", 0.0), options.get("rtol", 1e-7), options.get("compare_mode", "mean"))
-    batches = 0
+    batches = fields = 0
     for one, two in itertools.zip_longest(loader_0, loader_1, fillvalue=_END):
         if one is _END or two is _END:
             ended = 0 if one is _END else 1
             say(f"loader_{ended} ends after {count_batches(batches)}, loader_{1 - ended} goes on", "FAILED !!!")
             return False
-        wrong = _differing_field(one, two, tolerance)
+        left, right = dict(_fields(one)), dict(_fields(two))
+        wrong = _differing_field(left, right, tolerance)
         if wrong is not None:
             say(*wrapped(f"batch {batches} differs in {wrong[0]}: {wrong[1]}", after="    "), "FAILED !!!")
             return False
-        batches += 1
+        batches, fields = batches + 1, fields + len(left)
+    if not fields:
+        say(*wrapped(f"{_why_nothing(batches)}: there was nothing to compare", after="    "), "FAILED !!!")
+        return False
     say(f"{count_batches(batches)} compared. ({tolerance})", "SUCCESS !!!")
     return True
 
@@ -49,8 +56,13 @@ def count_batches(number: int) -> str:
     return f"{number} batches" if number != 1 else "1 batch"
 
 
-def _differing_field(one: Any, two: Any, tolerance: Tolerance) -> tuple[str, str] | None:
-    left, right = dict(_fields(one)), dict(_fields(two))
+def _why_nothing(batches: int) -> str:
+    if batches:
+        return f"{count_batches(batches)} of both loaders hold nothing"
+    return "neither loader yields a batch (an iterator that was read before is at its end)"
+
+
+def _differing_field(left: Mapping[str, Any], right: Mapping[str, Any], tolerance: Tolerance) -> tuple[str, str] | None:
     for name in [*left, *right]:
         if name not in left or name not in right:
             return _named(name), f"only loader_{0 if name in left else 1} has it"

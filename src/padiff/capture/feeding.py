@@ -12,6 +12,7 @@ from padiff.capture.held import Held
 from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder
 from padiff.capture.scaling import Unscaled, unscaled
+from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Slot, Value
@@ -24,7 +25,8 @@ See = Callable[[Value], Array | None]
 class Feed:
     """What takes the place of one tensor."""
 
-    value: Array
+    value: Array | None
+    """None for what it holds already."""
     see: See | None = None
     """Told of the gradient that comes back to it."""
     tracked: bool = False
@@ -72,6 +74,7 @@ class FeedingRecorder(Recorder):
         self._unseen: set[tuple[int, str]] = set()
         """Where the gradients of what was fed are seen in the second run only."""
         self._given_again: list[list[tuple[Any, Any, int]]] = []
+        self._copy_of: Callable[..., Any] = getattr(live.adapter, "copy_of", None) or partial(_copied, live.adapter)
         self._origins: dict[tuple[int, int], int] = {}
         """Id and version of a substitute to the number of the tensor in whose place it was put."""
 
@@ -93,12 +96,12 @@ class FeedingRecorder(Recorder):
             self._adapter.write(old, new)
         call = self.calls[-1]
         fed = self._replacements(call, "output", call.outputs, self._feeder.hand_on(call))
-        return map_leaves(output, partial(_exchange, fed)) if fed else None
+        return _in_place_of(fed, output) if fed else None
 
     def _marked(self, name: str, value: Any) -> Any:
         call = self._tag(name, value)
         fed = {} if call is None else self._replacements(call, "tag", call.outputs, self._feeder.tagged(call))
-        return map_leaves(value, partial(_exchange, fed)) if fed else value
+        return _in_place_of(fed, value) if fed else value
 
     def _fail(self, module: Any) -> None:
         before = len(self.open_calls)
@@ -134,7 +137,10 @@ class FeedingRecorder(Recorder):
 
     def _substitute(self, found: dict[int, tuple[Any, Any]], tensor: Any, feed: Feed) -> None:
         see = None if feed.see is None else partial(self._seen, feed.see)
-        substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
+        if feed.value is not None:
+            substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
+        else:
+            substitute = self._copy_of(tensor, see, tracked=feed.tracked)
         found[id(tensor)] = (tensor, substitute)
         self._kept += (tensor, substitute)
 
@@ -160,7 +166,7 @@ class FeedingRecorder(Recorder):
         made = [tensor for _, tensor in self._adapter.flatten(output)]
         self._repeated(call.outputs, made)
         fed = self._fed_again(call, "output", call.outputs, made)
-        return map_leaves(output, partial(_exchange, fed)) if fed else None
+        return _in_place_of(fed, output) if fed else None
 
     def _fail_again(self, module: Any) -> None:
         super()._fail_again(module)
@@ -174,7 +180,9 @@ class FeedingRecorder(Recorder):
         found: dict[int, tuple[Any, Any]] = {}
         for slot, tensor in zip(slots, tensors, strict=False):
             feed = feeds.get(slot.tensor)
-            if feed is not None and id(tensor) not in found and self._adapter.shape(tensor) == feed.value.shape:
+            if feed is None or id(tensor) in found:
+                continue
+            if feed.value is None or self._adapter.shape(tensor) == feed.value.shape:
                 told = (call.index, role) in self._unseen
                 self._substitute(found, tensor, feed if told else replace(feed, see=None))
         return found
@@ -182,13 +190,13 @@ class FeedingRecorder(Recorder):
     def _slot(self, name: str, tensor: Any) -> Slot:
         slot = super()._slot(name, tensor)
         origin = self._origins.get((id(tensor), self._adapter.version(tensor)))
-        return slot if origin is None else replace(slot, stands_for=origin)
+        return slot if origin is None else Slot(slot.name, slot.tensor, slot.value, slot.tracked, origin)
 
     def _seen(self, see: See, gradient: Any) -> Array | None:
-        if not self._taking:
+        if not self.log.taking:
             return None
-        other = see(unscaled(Held(self._adapter, gradient), self.scale))
-        return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
+        other = see(unscaled(Held(self._adapter, gradient), self.log.scale))
+        return other if other is None or self.log.scale == 1.0 else other * other.dtype.type(self.log.scale)
 
     def close(self) -> None:
         super().close()
@@ -198,7 +206,9 @@ class FeedingRecorder(Recorder):
 class Witness:
     """Feeds every call just what it would have had, to see the gradients at its borders by themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = True) -> None:
+        self._copies = copies
+        """Whether backward may write into a gradient that somebody holds."""
         self.contributions: dict[tuple[int, int], Value] = {}
         """(Call, tensor) to the gradient that the call sends back to that input."""
         self.arrivals: dict[int, Value] = {}
@@ -206,14 +216,14 @@ class Witness:
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
         return {
-            slot.tensor: Feed(slot.value.numpy(), partial(self._contribution, (call.index, slot.tensor)))
+            slot.tensor: Feed(None, partial(self._contribution, (call.index, slot.tensor)))
             for slot in call.inputs
             if slot.tracked and not slot.value.overwritten
         }
 
     def hand_on(self, call: Call) -> Mapping[int, Feed]:
         return {
-            slot.tensor: Feed(slot.value.numpy(), partial(self._arrival, slot.tensor))
+            slot.tensor: Feed(None, partial(self._arrival, slot.tensor))
             for slot in call.outputs
             if slot.tracked and not slot.value.overwritten
         }
@@ -221,24 +231,36 @@ class Witness:
     tagged = hand_on
 
     def _contribution(self, place: tuple[int, int], gradient: Value) -> None:
-        self.contributions[place] = _kept(gradient)
+        self.contributions[place] = self._kept(gradient)
 
     def _arrival(self, tensor: int, gradient: Value) -> None:
-        self.arrivals[tensor] = _kept(gradient)
+        self.arrivals[tensor] = self._kept(gradient)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether somebody wrote into a gradient that was not copied."""
+        return any(one.overwritten for seen in (self.contributions, self.arrivals) for one in seen.values())
+
+    def _kept(self, gradient: Value) -> Value:
+        if self._copies and isinstance(gradient, (Held, Unscaled)):
+            gradient.secure()
+        return gradient
 
 
-def _kept(gradient: Value) -> Value:
-    if isinstance(gradient, (Held, Unscaled)):
-        gradient.secure()
-    return gradient
+def _copied(adapter: Adapter, tensor: Any, see: Callable[[Any], Array | None] | None, *, tracked: bool) -> Any:
+    return adapter.substitute(tensor, adapter.to_numpy(tensor), see, tracked=tracked)
 
 
 def _exchanged(fed: Mapping[int, tuple[Any, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The arguments with what takes the place of tensors among them; None where nothing does."""
     if not fed:
         return None
-    change = partial(_exchange, fed)
-    return tuple(map_leaves(arg, change) for arg in args), {k: map_leaves(v, change) for k, v in kwargs.items()}
+    return tuple(_in_place_of(fed, arg) for arg in args), {k: _in_place_of(fed, v) for k, v in kwargs.items()}
+
+
+def _in_place_of(fed: Mapping[int, tuple[Any, Any]], tree: Any) -> Any:
+    found = fed.get(id(tree))  # mostly a lone tensor
+    return map_leaves(tree, partial(_exchange, fed)) if found is None else found[1]
 
 
 def _exchange(fed: Mapping[int, tuple[Any, Any]], leaf: Any) -> Any:

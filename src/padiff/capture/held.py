@@ -13,20 +13,19 @@ from padiff.records import Array, Value
 class Held:
     """A framework's tensor as it was when seen."""
 
-    __slots__ = ("_adapter", "_dtype", "_shape", "_tensor", "_version", "tracked")
+    __slots__ = ("_adapter", "_copied", "_dtype", "_shape", "_tensor", "number", "tracked", "version")
 
+    number: int
+    """Of the tensor in its run; set, as the next is, by whoever sees it there."""
     tracked: bool
-    """Whether it takes part in backward; set by whoever sees it."""
+    """Whether it takes part in backward."""
 
     def __init__(self, adapter: Adapter, tensor: Any, version: int | None = None) -> None:
         self._adapter = adapter
         self._tensor = tensor
-        self._version: int | None = adapter.version(tensor) if version is None else version
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """By what it is known while no copy of it was taken: the tensor's identity and version."""
-        return id(self._tensor), -1 if self._version is None else self._version
+        self._copied = False
+        self.version = adapter.version(tensor) if version is None else version
+        """How often the tensor had been written when it was seen."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,35 +64,31 @@ class Held:
 
     def live(self) -> Any | None:
         """The framework's tensor, while no copy of it was taken."""
-        return None if self._version is None else self._tensor
+        return None if self._copied else self._tensor
 
     def storage(self) -> int | None:
         """Whose memory it reads; None when it has its own or none."""
-        return None if self._tensor is None or self._version is None else self._adapter.storage(self._tensor)
+        return None if self._tensor is None or self._copied else self._adapter.storage(self._tensor)
 
     def secure(self) -> None:
         """Take a copy: the memory is about to be written."""
-        if self._tensor is not None and self._version is not None:
+        if self._tensor is not None and not self._copied:
             self._tensor = self._adapter.clone(self._tensor)
-            self._version = None
+            self._copied = True
 
     @property
     def overwritten(self) -> bool:
         """Somebody wrote into the memory and was not seen in time."""
-        return (
-            self._tensor is not None
-            and self._version is not None
-            and self._adapter.version(self._tensor) != self._version
-        )
+        return self._tensor is not None and not self._copied and self._adapter.version(self._tensor) != self.version
 
     @property
     def written(self) -> bool:
         """Somebody wrote into the memory, seen in time or not."""
-        return self._version is None or self.overwritten
+        return self._copied or self.overwritten
 
     def detach(self) -> None:
         """Let go of the autograd graph, keep the elements."""
-        if self._tensor is not None and self._version is not None:
+        if self._tensor is not None and not self._copied:
             self._tensor = self._adapter.detach(self._tensor)
 
     def release(self) -> None:

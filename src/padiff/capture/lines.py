@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from padiff.records import Frame
@@ -30,6 +30,8 @@ class UserLines:
         # Up to the separator: paddlenlp's folder begins as paddle's does.
         self.foreign = tuple(folder + os.sep for folder in (*packages, _OWN_FOLDER))
         self._known: dict[str, bool] = {}
+        self._frames: dict[tuple[int, int], tuple[CodeType, Frame | None]] = {}
+        """Places that were passed before, by code and line; None for those that are not the user's."""
         self._outside: FrameType | None = None
         """Where walking up the stack ends, if not where padiff calls the model."""
 
@@ -47,13 +49,20 @@ class UserLines:
     def stack(self) -> tuple[Frame, ...]:
         """Frames of the user's code from here out to the call of the model, outermost first."""
         found: list[Frame] = []
+        frames = self._frames
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             code = frame.f_code
             if code is BOUNDARY or frame is self._outside:
                 break
-            if self._is_user_code(code.co_filename):
-                found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
+            place = (id(code), frame.f_lineno)
+            seen = frames.get(place)
+            if seen is None:
+                mine = self._is_user_code(code.co_filename)
+                seen = (code, Frame(code.co_filename, frame.f_lineno, code.co_name) if mine else None)
+                frames[place] = seen
+            if seen[1] is not None:
+                found.append(seen[1])
             frame = frame.f_back
         found.reverse()
         return tuple(found)

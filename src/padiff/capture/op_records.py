@@ -15,8 +15,8 @@ from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import Options
 from padiff.records import Call, Frame, ModuleNode, Slot
 
-Seen = tuple[int, Held]
-"""Number of a tensor, and the tensor."""
+Outputs = Held | list[tuple[str, Held]]
+"""What an op returned: a tensor, or several with their places."""
 
 
 class Told(NamedTuple):
@@ -41,16 +41,20 @@ class Written(NamedTuple):
     """The code that called it; or more than that."""
     instruction: int
     begun: int
-    inputs: list[Seen]
-    outputs: list[tuple[str, Seen]]
+    inputs: list[Held]
+    outputs: Outputs
     made: frozenset[int] | None = None
     """Where several ops are one: what any of them returned."""
 
-    def and_then(self, inputs: list[Seen], outputs: list[tuple[str, Seen]]) -> Written:
+    @property
+    def made_here(self) -> list[tuple[str, Held]]:
+        return self.outputs if isinstance(self.outputs, list) else [("", self.outputs)]
+
+    def and_then(self, inputs: list[Held], outputs: Outputs) -> Written:
         """Two ops that one function of the framework runs are one op, which returns what the last of them does."""
-        made = (self.made or frozenset()) | {one[0] for _, one in self.outputs}
-        known = made | {one[0] for one in self.inputs}
-        more = [one for one in inputs if one[0] not in known]
+        made = (self.made or frozenset()) | {one.number for _, one in self.made_here}
+        known = made | {one.number for one in self.inputs}
+        more = [one for one in inputs if one.number not in known]
         return self._replace(inputs=self.inputs + more, outputs=outputs, made=made)
 
 
@@ -73,8 +77,9 @@ def _built(adapter: Adapter, run: Run, written: list[Written], index: int, node:
     lines: dict[tuple[int, int], tuple[Frame, ...]] = {}
     path = node.path
     for one in written:
+        outputs = one.made_here
         if run.over:  # before, tensors are known by their identity
-            for held in (*(given[1] for given in one.inputs), *(made[1] for _, made in one.outputs)):
+            for held in (*one.inputs, *(made for _, made in outputs)):
                 held.detach()
         key = (one.name, one.op, id(one.function), one.made is not None)
         named = names.get(key)
@@ -99,8 +104,8 @@ def _built(adapter: Adapter, run: Run, written: list[Written], index: int, node:
                 path=f"{path}/{short}{again}",
                 kind=kind,
                 occurrence=occurrence,
-                inputs=tuple([Slot(str(n), *given, given[1].tracked) for n, given in enumerate(one.inputs)]),
-                outputs=tuple([Slot(name, *made, made[1].tracked) for name, made in one.outputs]),
+                inputs=tuple([Slot(str(n), given.number, given, given.tracked) for n, given in enumerate(one.inputs)]),
+                outputs=tuple([Slot(name, made.number, made, made.tracked) for name, made in outputs]),
                 stack=stack,
                 begun=one.begun,
                 options=one.where.options if isinstance(one.where, Told) else (),

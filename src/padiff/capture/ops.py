@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from padiff.capture.op_records import Run, Seen, Told, Written, op_calls
-from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WhoseCode
+from padiff.capture.held import Held
+from padiff.capture.op_records import Outputs, Run, Told, Written, op_calls
+from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WRAPPER, WhoseCode
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import options_in, options_of
 from padiff.frameworks.lookup import class_of
@@ -23,9 +24,10 @@ from padiff.records import FIRST_OP, Call, ModuleNode
 
 _written: Callable[[type[Written], Sequence[Any]], Written] = tuple.__new__
 """A fourth of the time that its own way of being made takes."""
-_Pending = tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any, CodeType | Told, int, FrameType | None]
-"""The op, what it was given and returned, whose line called it, and in which function of the framework."""
-_Place = tuple[CodeType | Told, int, FrameType | None]
+_Pending = tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any, CodeType | Told, int, CodeType | None, int]
+"""The op, what it was given and returned, and its place."""
+_Place = tuple[CodeType | Told, int, CodeType | None, int]
+"""Whose line called an op, in which function of the framework, and which call of such a function that was."""
 
 
 class Running(Protocol):
@@ -36,14 +38,14 @@ class Running(Protocol):
     entered: int
     followed: bool
     """Whether gradients matter."""
-    known_tensors: dict[tuple[int, int], Seen]
-    """By identity and version."""
+    known_tensors: dict[int, Held]
+    """By identity; which one it is now, its version says."""
 
-    def known(self, tensor: Any, hooked: bool) -> Seen: ...
+    def known(self, tensor: Any, hooked: bool) -> Held: ...
 
-    def first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> Seen: ...
+    def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held: ...
 
-    def track(self, tensor: Any, seen: Seen) -> None: ...
+    def track(self, tensor: Any, seen: Held) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Begun:
 
     __slots__ = ("inputs", "name", "op", "place")
 
-    def __init__(self, op: Any, name: str, place: _Place, inputs: list[Seen]) -> None:
+    def __init__(self, op: Any, name: str, place: _Place, inputs: list[Held]) -> None:
         self.op, self.name, self.place, self.inputs = op, name, place, inputs
 
 
@@ -75,13 +77,19 @@ class OpLog:
     def __init__(self, running: Running, adapter: Adapter, wanted: WantedOps, foreign: tuple[str, ...]) -> None:
         self.run = Run()
         self.wanted, self._told = wanted, wanted.stacks or wanted.options
+        self._plainly = not (self._told or wanted.layers)
+        """Whether an op's line is all that matters, and a framework's layer is never whose op it is."""
         self._running, self._adapter = running, adapter
         self._tensor_type, self._version = adapter.tensor_type, adapter.version
         self._whose = WhoseCode(adapter, foreign)
         self._kinds = self._whose.known
         self._pending: list[_Pending] = []
-        self._last: FrameType | None = None
-        """The framework's function that ran the last op that was written down: what else it runs is the same op."""
+        self._frame: FrameType | None = None
+        """The framework's function that ran the last op. No older one is kept: that takes as long as all the rest."""
+        self._functions = 0
+        """How many of them were seen."""
+        self._last = 0
+        """Which of them ran the last op that was written down, 0 for none: what else it runs is the same op."""
         self._inside = 0
         """How many watched functions are under way: what they call is theirs."""
         self._numbered = FIRST_OP
@@ -102,10 +110,19 @@ class OpLog:
         """An op that writes nothing has ended."""
         if self._running.open_calls[-1].ops is None or self._inside:
             return
-        code = frame.f_code
-        if self._kinds.get(id(code)) == USER and not self._told:
-            self._pending.append((op, args, kwargs, output, code, frame.f_lasti, None))
-            return
+        if self._plainly:  # nearly always the user's line, or a function that it calls
+            code = frame.f_code
+            kind = self._kinds.get(id(code))
+            if kind == USER:
+                self._pending.append((op, args, kwargs, output, code, frame.f_lasti, None, 0))
+                return
+            above = frame.f_back
+            if above is not None and kind in (WRAPPER, FUNCTION):
+                code = above.f_code
+                if self._kinds.get(id(code)) == USER:
+                    function, which = (frame.f_code, self._which(frame)) if kind == FUNCTION else (None, 0)
+                    self._pending.append((op, args, kwargs, output, code, above.f_lasti, function, which))
+                    return
         place = self._place(op, args, kwargs, frame)
         if place is not None:
             self._pending.append((op, args, kwargs, output, *place))
@@ -140,8 +157,20 @@ class OpLog:
         if self._told:
             options = options_of(op, args, kwargs or {}) if outer is None else options_in(outer)
             lines = self._whose.stack(here)
-            return Told(lines if self.wanted.stacks else lines[-1:], options), 0, outer
-        return here.f_code, here.f_lasti, outer
+            where: CodeType | Told = Told(lines if self.wanted.stacks else lines[-1:], options)
+        else:
+            where = here.f_code
+        instruction = 0 if self._told else here.f_lasti
+        if outer is None:
+            return where, instruction, None, 0
+        return where, instruction, outer.f_code, self._which(outer)
+
+    def _which(self, frame: FrameType) -> int:
+        """The number of a call of a framework's function."""
+        if frame is not self._frame:
+            self._frame = frame
+            self._functions += 1
+        return self._functions
 
     def begin(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType, name: str = ""
@@ -160,13 +189,13 @@ class OpLog:
             return
         self.settle()
         if output is None:
-            first = begun.inputs[0][1] if args and begun.inputs and isinstance(args[0], self._tensor_type) else None
+            first = begun.inputs[0] if args and begun.inputs and isinstance(args[0], self._tensor_type) else None
             if first is None or not first.written:
                 return
-            outputs = [("", self._running.known(args[0], True))]  # an item set in place
+            outputs: Outputs = [("", self._running.known(args[0], True))]  # an item set in place
         else:
-            outputs = self._made(output)
-            if all(one in begun.inputs for _, one in outputs):
+            outputs = made = self._made(output)
+            if all(one in begun.inputs for _, one in made):
                 return
         written = self._write(seen, begun.op, begun.name, begun.place, begun.inputs, outputs)
         if (args and output is args[0]) or output is None:
@@ -180,50 +209,52 @@ class OpLog:
             return
         pending, self._pending = self._pending, []
         running, tensor_type, version = self._running, self._tensor_type, self._version
-        known, first_sight, followed = running.known_tensors, running.first_sight, running.followed
-        seen, begun, number = running.open_calls[-1].ops, running.entered, self._numbered
-        for op, args, kwargs, output, where, instruction, outer in pending:
-            inputs: list[Seen] = []
+        known, first_sight = running.known_tensors, running.first_sight
+        seen, begun, number, last = running.open_calls[-1].ops, running.entered, self._numbered, self._last
+        now: dict[int, Held] = {}
+        """Whom we have met here: nobody changes before all this is settled."""
+        for op, args, kwargs, output, where, instruction, function, which in pending:
+            inputs: list[Held] = []
             for argument in (*args, *kwargs.values()) if kwargs else args:
-                if isinstance(argument, tensor_type):
-                    found = known.get((id(argument), version(argument)))
-                    if found is None or (followed and not found[1].tracked):
-                        found = self._first_given(argument, found)
+                found = now.get(id(argument))
+                if found is not None:
+                    inputs.append(found)
+                elif isinstance(argument, tensor_type):
+                    found = now[id(argument)] = self._first_given(argument)
                     inputs.append(found)
                 elif type(argument) in (list, tuple):
-                    inputs += [self._first_given(one, None) for one in argument if isinstance(one, tensor_type)]
+                    inputs += [self._first_given(one) for one in argument if isinstance(one, tensor_type)]
+            outputs: Outputs
             if isinstance(output, tensor_type):
-                key = (id(output), version(output))
-                if key not in known:
-                    outputs = [("", first_sight(key, output, True))]
+                key, current = id(output), version(output)
+                found = known.get(key)
+                if found is None or found.version != current:
+                    outputs = now[key] = first_sight(output, current, True)
                 else:
-                    outputs = [("", running.known(output, True))]
-                    if outputs[0][1] in inputs:  # a cast to its own dtype
+                    outputs = running.known(output, True)
+                    if outputs in inputs:  # a cast to its own dtype
                         continue
             else:
-                outputs = self._made(output)
-                if all(one in inputs for _, one in outputs):
+                outputs = made = self._made(output)
+                if all(one in inputs for _, one in made):
                     continue
-            if outer is None:
-                self._last = function = None
-            elif outer is self._last and seen:
+            if which and which == last and seen:
                 seen[-1] = seen[-1].and_then(inputs, outputs)
                 continue
-            else:
-                self._last, function = outer, outer.f_code
+            last = which
             seen.append(_written(Written, (number, op, "", function, where, instruction, begun, inputs, outputs, None)))
             number += 1
-        self._numbered = number
+        self._numbered, self._last = number, last
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Seen]:
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Held]:
         """The tensors that an op is given, as they are now."""
-        found: list[Seen] = []
+        found: list[Held] = []
         for argument in (*args, *kwargs.values()) if kwargs else args:
             several = argument if type(argument) in (list, tuple) else (argument,)
-            found += [self._first_given(one, None) for one in several if isinstance(one, self._tensor_type)]
+            found += [self._first_given(one) for one in several if isinstance(one, self._tensor_type)]
         return found
 
-    def _made(self, output: Any) -> list[tuple[str, Seen]]:
+    def _made(self, output: Any) -> list[tuple[str, Held]]:
         known = self._running.known
         if isinstance(output, self._tensor_type):
             return [("", known(output, True))]
@@ -235,40 +266,38 @@ class OpLog:
         op: Any,
         name: str,
         place: _Place,
-        inputs: list[Seen],
-        outputs: list[tuple[str, Seen]],
+        inputs: list[Held],
+        outputs: Outputs,
     ) -> Written:
-        where, instruction, outer = place
-        if outer is not None and outer is self._last and seen:
+        where, instruction, function, which = place
+        if which and which == self._last and seen:
             seen[-1] = seen[-1].and_then(inputs, outputs)
             return seen[-1]
-        self._last = outer
-        function = None if outer is None else outer.f_code
+        self._last = which
         begun = self._running.entered
         seen.append(Written(self._numbered, op, name, function, where, instruction, begun, inputs, outputs))
         self._numbered += 1
         return seen[-1]
 
-    def _first_given(self, tensor: Any, found: Seen | None) -> Seen:
-        """A tensor that is not known as it is now, or not known to take part in backward.
+    def _first_given(self, tensor: Any) -> Held:
+        """A tensor that may not be known as it is now, or not be known to take part in backward.
 
         Where an op has written into its memory, through a view or whatever name, the op made it. What comes out of a
         function with a backward of its own takes part from then on."""
-        if found is None:
-            key = (id(tensor), self._version(tensor))
-            found = self._running.known_tensors.get(key)
-            if found is None:
-                found = self._running.first_sight(key, tensor, False)
-                self.first_seen(tensor, found)
-        if not found[1].tracked:
+        found, version = self._running.known_tensors.get(id(tensor)), self._version(tensor)
+        if found is None or found.version != version:
+            found = self._running.first_sight(tensor, version, False)
+            self.first_seen(tensor, found)
+        if not found.tracked:
             self._running.track(tensor, found)
         return found
 
-    def first_seen(self, tensor: Any, seen: Seen) -> None:
+    def first_seen(self, tensor: Any, seen: Held) -> None:
         """A tensor that no op returned, as it is now: an op may have written it."""
         storage = self._adapter.storage(tensor) if self._writers else 0
         writer = self._writers.get(storage)
-        if writer is not None and any(one[1].storage() == storage for _, one in writer.outputs):  # still there
+        if writer is not None and any(one.storage() == storage for _, one in writer.made_here):  # still there
+            assert isinstance(writer.outputs, list)
             writer.outputs.append(("written", seen))
 
     def whole(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -278,8 +307,8 @@ class OpLog:
             begun = self.begin(function, args, kwargs, sys._getframe(1), name)
             if begun is None:
                 return function(*args, **kwargs)
-            where, instruction, _ = begun.place
-            begun.place = (where, instruction, None)
+            where, instruction, _, _ = begun.place
+            begun.place = (where, instruction, None, 0)
             self._inside += 1
             try:
                 output = function(*args, **kwargs)
@@ -294,5 +323,5 @@ class OpLog:
 
     def later(self, written: list[Written], index: int, node: ModuleNode) -> Sequence[Call]:
         """The ops of a call as records, made when somebody asks."""
-        self._last = None
+        self._last, self._frame = 0, None
         return op_calls(self._adapter, self.run, written, index, node)

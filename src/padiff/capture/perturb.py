@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -132,6 +133,7 @@ def _whole(array: Array) -> bool:
     return True
 
 
+@functools.cache
 def spacing_of(dtype: np.dtype[Any]) -> float:
     """The relative step that stands for rounding in a dtype; 0 where numbers are exact."""
     try:

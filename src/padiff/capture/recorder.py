@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
+from padiff.capture.gradient_log import GradientLog
 from padiff.capture.held import Held
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.op_records import Written
@@ -63,8 +64,8 @@ class _Open:
     """What its own code has called so far; None where nobody wants to know."""
     tags: list[tuple[int, Call]] = field(default_factory=list)
     """What its own code has tagged, and how many ops came before."""
-    owned: list[tuple[tuple[int, int], Held]] = field(default_factory=list)
-    """Tensors first seen in its own code: between its children, or returned by them."""
+    owned: list[tuple[int, Held]] = field(default_factory=list)
+    """Tensors first seen in its own code: between its children, or returned by them. By identity."""
 
 
 class Recorder:
@@ -82,14 +83,12 @@ class Recorder:
     ) -> None:
         self._listener = listener
         self.calls: list[Call] = []
-        self.gradients: dict[int, Value] = {}
-        self.made: Callable[[int, Value], None] | None = None
-        """Told of every gradient that was put there."""
-        self.scale = 1.0
-        """By what the loss was multiplied for mixed precision."""
         self._live = live
         self._adapter: Adapter = live.adapter
-        self._requires_grad, self._follow = live.adapter.requires_grad, live.adapter.on_gradient
+        self.log = GradientLog(live.adapter)
+        self.gradients = self.log.values
+        self._requires_grad = live.adapter.requires_grad
+        self._follow = self.log.follow() if observer is None else partial(_followed, live.adapter, _Telling(self))
         self._node_of = live.node_of()
         self.followed = gradients
         self._hooks = gradients and hooks
@@ -98,14 +97,12 @@ class Recorder:
         self.entered = 0
         self._occurrences: Counter[int] = Counter()
         self._tensors = 0
-        self.known_tensors: dict[tuple[int, int], tuple[int, Held]] = {}
+        self.known_tensors: dict[int, Held] = {}
         self._bordering: list[Held] = []
-        """What was seen at the borders of calls, where ops are watched, too."""
+        """What was seen at the borders of calls, where ops are watched, too; and what was overwritten unseen."""
         self._unindexed: list[Held] = []
         self._by_storage: dict[int, list[Held]] = {}
-        self._handles: list[Handle] = []
         self._raised: str | None = None
-        self._taking = False
         self._let_go = False
         """Whether backward has run through the graph."""
         self._copying = False
@@ -114,8 +111,8 @@ class Recorder:
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
-        self._hooked: set[int] = set()
-        """Tensors whose gradient will be told."""
+        self._hooked: dict[int, Handle | None] = {}
+        """Tensors whose gradient will be told, with what takes the hook off."""
         self._assumed: set[int] = set()
         """Tensors of a checkpoint's first run, in which nothing is followed: the second one tells."""
         self._followed: set[int] = set()
@@ -132,7 +129,6 @@ class Recorder:
         if ops is not None and hasattr(live.adapter, "watch_ops"):
             self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
-        self._telling = _Telling(self)
         self._hidden: Callable[[], AbstractContextManager[Any]] = getattr(live.adapter, "unseen", nullcontext)
 
     @contextmanager
@@ -174,7 +170,7 @@ class Recorder:
         """The model is called: hooks go on. Says what it is to be given instead, if anything."""
         self._attachment.close()
         self._thread = threading.get_ident()
-        self._taking = False
+        self.log.taking = False
         self._lines.begin_here()
         nodes, hidden = self._nodes_inside()
         self._attachment.enter_context(watching_draws(self._adapter, None if hidden else self._listener))
@@ -190,7 +186,7 @@ class Recorder:
         if self._listener is not None and self._listener.repeats:
             listener = self._attachment.enter_context(self._listener.in_backward())
             self._attachment.enter_context(watching_draws(self._adapter, listener))
-        self._taking = True
+        self.log.taking = True
         return changed
 
     def turn_away(self) -> None:
@@ -215,12 +211,12 @@ class Recorder:
     def taking_gradients(self, nodes: frozenset[int]) -> Iterator[None]:
         """Gradients count in here only: a forward or a loss may run backward passes of its own."""
         with self._watching_repeats(nodes):
-            self._taking = True
+            self.log.taking = True
             try:
                 yield
                 self._let_go = True
             finally:
-                self._taking = False
+                self.log.taking = False
 
     @contextmanager
     def _watching_repeats(self, nodes: frozenset[int]) -> Iterator[None]:
@@ -237,7 +233,7 @@ class Recorder:
     @property
     def plain_backward(self) -> bool:
         """Whether backward will only follow gradients: no checkpoint waits to run again, and the loss is not scaled."""
-        return not self._assumed and self.scale == 1.0
+        return not self._assumed and self.log.scale == 1.0
 
     def _repeats_matter(self) -> bool:
         """Whether anything is to be seen in a checkpoint's second run."""
@@ -247,7 +243,7 @@ class Recorder:
         """All calls; once backward has run, with what is known now of the tensors that it followed."""
         if not self._assumed:
             return tuple(self.calls)
-        known = self._followed | (self._hooked - self._assumed)
+        known = self._followed | (self._hooked.keys() - self._assumed)
         return tuple(
             replace(
                 call,
@@ -350,8 +346,13 @@ class Recorder:
             if id(held) in returned:
                 parent.owned.append((key, held))
             else:
-                self.known_tensors.pop(key, None)
+                self._forget(key, held)
                 held.release()
+
+    def _forget(self, key: int, held: Held) -> None:
+        """A tensor is no longer what it was under this identity."""
+        if self.known_tensors.get(key) is held:
+            del self.known_tensors[key]
 
     def _settle_ops(self) -> None:
         if self._ops is not None:
@@ -417,22 +418,16 @@ class Recorder:
                 self._by_storage.setdefault(storage, []).append(held)
         self._unindexed.clear()
         for held in self._by_storage.pop(self._adapter.storage(tensor), ()):
-            self.known_tensors.pop(held.key, None)
+            self._forget(id(held.live()), held)
             held.secure()
 
     def on_gradient(self, number: int, gradient: Any) -> Array | None:
-        if not self._taking:
+        """For the observer, which may have something to say to it."""
+        if not self.log.taking or self._observer is None:
             return None
-        value: Value = Held(self._adapter, gradient)
-        if self.scale != 1.0:
-            value = unscaled(value, self.scale)
-        if self._observer is not None:
-            other = self._observer.on_gradient(number, value)
-            return other if other is None or self.scale == 1.0 else other * other.dtype.type(self.scale)
-        self.gradients[number] = value
-        if self.made is not None:
-            self.made(number, value)
-        return None
+        scale = self.log.scale
+        other = self._observer.on_gradient(number, unscaled(Held(self._adapter, gradient), scale))
+        return other if other is None or scale == 1.0 else other * other.dtype.type(scale)
 
     def _mine(self) -> bool:
         """Whether this is the thread that runs the model."""
@@ -460,17 +455,17 @@ class Recorder:
         before = self._tensors
         known = self.known(tensor, True)
         if self._ops is not None:
-            self._bordering.append(known[1])
+            self._bordering.append(known)
             if self._tensors > before:
                 self._ops.first_seen(tensor, known)
         tracked = self.followed and self._adapter.requires_grad(tensor)
         if tracked:
-            if known[0] not in self._hooked:
-                self._hook(known[0], tensor)
+            if known.number not in self._hooked:
+                self._hook(known.number, tensor)
         elif self.followed and self._suspended() and self._floating(tensor):
-            self._assumed.add(known[0])
+            self._assumed.add(known.number)
             tracked = True
-        return Slot(name, known[0], known[1], tracked)
+        return Slot(name, known.number, known, tracked)
 
     def _suspended(self) -> bool:
         """Whether this is a checkpoint's first run, in which nothing is followed."""
@@ -479,58 +474,60 @@ class Recorder:
     def _floating(self, tensor: Any) -> bool:
         return self._adapter.dtype(tensor).startswith(("float", "bfloat"))
 
-    def known(self, tensor: Any, hooked: bool) -> tuple[int, Held]:
-        """Number of a tensor and the tensor; ``hooked`` says whether its gradient is asked for."""
-        key = (id(tensor), self._adapter.version(tensor))
-        known = self.known_tensors.get(key)
-        if known is None:
-            return self.first_sight(key, tensor, hooked)
-        if hooked and known[0] in self._unhooked:
-            self._unhooked.discard(known[0])
-            self._hook(known[0], tensor)
+    def known(self, tensor: Any, hooked: bool) -> Held:
+        """A tensor as it is now; ``hooked`` says whether its gradient is asked for."""
+        known = self.known_tensors.get(id(tensor))
+        version = self._adapter.version(tensor)
+        if known is None or known.version != version:
+            return self.first_sight(tensor, version, hooked)
+        if hooked and known.number in self._unhooked:
+            self._unhooked.discard(known.number)
+            self._hook(known.number, tensor)
         return known
 
-    def first_sight(self, key: tuple[int, int], tensor: Any, hooked: bool) -> tuple[int, Held]:
-        """A tensor that was not seen as it is now, by its identity and version."""
-        held = Held(self._adapter, tensor, key[1])
+    def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held:
+        """A tensor that was not seen as it is now."""
+        held = Held(self._adapter, tensor, version)
         tracked = held.tracked = self.followed and self._requires_grad(tensor)
         if self._copying:
             held.secure()
             self._originals.append(tensor)
-        number = self._tensors
+        held.number = number = self._tensors
         self._tensors = number + 1
-        known = self.known_tensors[key] = (number, held)
+        key = id(tensor)
+        before = self.known_tensors.setdefault(key, held)
+        if before is not held:
+            self._bordering.append(before)
+            self.known_tensors[key] = held
         self._unindexed.append(held)
         if self._observer is not None:
             self.open_calls[-1].owned.append((key, held))
         if tracked and self._hooks:
             if hooked:
-                handle = self._follow(tensor, partial(self._telling, number))
+                handle = self._follow(tensor, number)
                 if handle is not None:
-                    self._hooked.add(number)
-                    self._handles.append(handle)
+                    self._hooked[number] = handle
             else:
                 self._unhooked.add(number)
-        return known
+        return held
 
     def _hook(self, number: int, tensor: Any) -> None:
         """Have the gradient of a tensor told, once."""
         if number in self._hooked:
             return
         if not self._hooks:
-            self._hooked.add(number)
+            self._hooked[number] = None
             return
-        handle = self._follow(tensor, partial(self._telling, number))
+        handle = self._follow(tensor, number)
         if handle is not None:
-            self._hooked.add(number)
-            self._handles.append(handle)
+            self._hooked[number] = handle
 
-    def track(self, tensor: Any, seen: tuple[int, Held]) -> None:
+    def track(self, tensor: Any, seen: Held) -> None:
         """A tensor that did not take part in backward when it was first seen: perhaps it does now."""
         if self.followed and self._adapter.requires_grad(tensor):
-            seen[1].tracked = True
-            if self._hooks and seen[0] not in self._unhooked:
-                self._hook(seen[0], tensor)
+            seen.tracked = True
+            if self._hooks and seen.number not in self._unhooked:
+                self._hook(seen.number, tensor)
 
     # --- a checkpoint's second run
 
@@ -577,8 +574,8 @@ class Recorder:
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor that was seen as it is now; -1 for one that was not."""
-        known = self.known_tensors.get((id(tensor), self._adapter.version(tensor)))
-        return -1 if known is None else known[0]
+        known = self.known_tensors.get(id(tensor))
+        return -1 if known is None or known.version != self._adapter.version(tensor) else known.number
 
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""
@@ -587,7 +584,7 @@ class Recorder:
     def part_with(self, call: Call) -> None:
         """Copy what a call was given and returned: it goes back to somebody who may write into it unseen."""
         theirs = {id(slot.value): slot.value for slot in (*call.inputs, *call.outputs)}
-        for key, (_, held) in list(self.known_tensors.items()):
+        for key, held in list(self.known_tensors.items()):
             if id(held) in theirs:
                 del self.known_tensors[key]
                 held.secure()
@@ -597,14 +594,15 @@ class Recorder:
         self._originals.clear()
         self._attachment.close()
         self._leave_alone()
-        self._taking = False
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self.log.taking = False
+        for handle in self._hooked.values():
+            if handle is not None:
+                handle.remove()
+        self._hooked = dict.fromkeys(self._hooked)
         if self._ops is not None:
             self._ops.run.over = True
         if self._ops is None:
-            self._bordering = [held for _, held in self.known_tensors.values()]
+            self._bordering += self.known_tensors.values()
         elif self._let_go:  # a graph that backward went through holds nothing any more
             self._bordering.clear()
         for held in self._bordering:  # others let go when the ops they belong to are looked at
@@ -617,8 +615,7 @@ class Recorder:
 
 
 class _Telling:
-    """Between a gradient's hook and the recorder, which it does not keep: a graph may hold its hooks as long as anybody
-    holds a tensor of it, and a recorder holds tensors. No collector looks into a graph."""
+    """Between a gradient's hook and the recorder, which it does not keep, as ``GradientLog`` does not."""
 
     __slots__ = ("_whom",)
 
@@ -628,6 +625,11 @@ class _Telling:
     def __call__(self, number: int, gradient: Any) -> Array | None:
         recorder = self._whom()
         return None if recorder is None else recorder.on_gradient(number, gradient)
+
+
+def _followed(adapter: Adapter, telling: _Telling, tensor: Any, number: int) -> Handle | None:
+    """Have somebody told of a gradient who may have something to say to it."""
+    return adapter.on_gradient(tensor, partial(telling, number))
 
 
 @contextmanager

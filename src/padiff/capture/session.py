@@ -305,6 +305,11 @@ class Session:
         calls, self._inside = self._inside, None
         return self._statistics.after_step(self._calls_inside() if calls is None else calls, partners)
 
+    def buffers_of(self, trace: StepTrace) -> dict[str, Value]:
+        """Every buffer as a run that was no step of its own has left it, before they are put back: copies."""
+        assert self._statistics is not None
+        return self._statistics.copied(trace.calls)
+
     def _calls_inside(self) -> tuple[Call, ...]:
         """The last step's calls, also those inside compiled parts, as their eager form makes them."""
         if not self.repeatable or self._last is None or not compiled_parts(self.live):
@@ -378,7 +383,7 @@ class Step:
     def so_far(self) -> StepTrace:
         """What was seen up to now."""
         adapter, recorder = self._session.live.adapter, self.recorder
-        held = None if self._loss is None else unscaled(Held(adapter, self._loss), recorder.scale)
+        held = None if self._loss is None else unscaled(Held(adapter, self._loss), recorder.log.scale)
         draws = () if self._listener is None else tuple(self._listener.draws)
         return self._trace or StepTrace(self._step, tuple(recorder.calls), recorder.gradients, held, {}, draws=draws)
 
@@ -402,7 +407,7 @@ class Step:
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.scale)
+            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.log.scale)
         return replace(self._trace, calls=self.recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:
@@ -462,7 +467,7 @@ class Step:
             return
 
         def scaled(factor: float) -> None:
-            self._session.scale = self.recorder.scale = factor
+            self._session.scale = self.recorder.log.scale = factor
 
         with watch(scaled):
             yield

@@ -16,8 +16,12 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
 _collector = threading.Lock()
-_SELDOM = 3_000
-"""After how many new containers the collector comes."""
+_sparing = False
+"""Whether the collector is spared now, in whichever thread."""
+_SELDOM = 30_000
+"""After how many new containers the collector comes: an op that is recorded leaves about twelve."""
+_NEVER = 1_000_000
+"""After how many times of coming it looks again at what it has seen once."""
 
 
 def random_state(adapter: Adapter) -> Any:
@@ -53,7 +57,8 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
     finally:
         restore_random_state(adapter, randomness)
         for module, flag in zip(live.modules, training, strict=True):
-            adapter.set_training(module, flag)
+            if adapter.is_training(module) != flag:
+                adapter.set_training(module, flag)
         for parameter, gradient in gradients:
             adapter.set_gradient(parameter, gradient)
         put_back(live, saved)
@@ -63,22 +68,27 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
 def spared_collector() -> Iterator[None]:
     """Inside, Python's cycle collector looks only at what is made inside.
 
-    Records are many and live long, which makes it walk everything there is: 110 ms with torch and paddle loaded. It
-    comes more rarely, too: what is made inside is walked every time.
+    Records are many and live long, which makes it walk everything there is: 110 ms with torch and paddle loaded. What
+    is made inside is walked at most once, too: most of it stays.
     """
+    global _sparing
     with _collector:
-        # Frozen already is the user's own doing, or another thread's, and to be left alone.
-        ours = cycles.may_wait() and not gc.get_freeze_count()
+        # Frozen already is the user's own doing, or another thread's, and to be left alone. Asking takes 30 ms where
+        # everything is, so that what we did ourselves is known without.
+        ours = not _sparing and cycles.may_wait() and not gc.get_freeze_count()
         often = gc.get_threshold()
         if ours:
+            _sparing = True
             gc.freeze()
-            gc.set_threshold(max(often[0], _SELDOM) if often[0] else 0, *often[1:])
+            gc.set_threshold(max(often[0], _SELDOM) if often[0] else 0, _NEVER, _NEVER)
     try:
         yield
     finally:
         if ours:
-            gc.set_threshold(*often)
-            gc.unfreeze()
+            with _collector:
+                gc.set_threshold(*often)
+                gc.unfreeze()
+                _sparing = False
 
 
 def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:

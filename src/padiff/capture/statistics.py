@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class RunningStatistics:
     def __init__(self, live: LiveTree) -> None:
         self._live = live
         self._keeps = _keeps(live)
-        self._unbiased = _unbiased_buffers(live)
+        self._unbiased = _unbiased_buffers(live, self._keeps)
         self._before = self._read()
         self._neutral = dict(self._before)
         self.unseen = False
@@ -51,23 +51,35 @@ class RunningStatistics:
         }
 
     def after_step(self, calls: Sequence[Call], partners: Mapping[int, Update] | None = None) -> dict[str, Value]:
-        """Every buffer's value now; those with a convention of their own, converted.
+        """Every buffer's value now; those with a convention of their own, converted. The next step starts from there.
 
         ``partners`` says by node how the other model's layer was updated, for layers of which compiled code doesn't."""
         values: dict[str, Value] = {p: Held(self._live.adapter, tensor) for p, tensor in self._live.buffers().items()}
-        now, updates = self._read(), self.updates(calls)
+        now = self._read()
+        self._neutral.update(self._converted(now, calls, partners))
+        self._before = now
+        return values | {path: HostValue(self._neutral[path]) for path in self._unbiased.values() if path in values}
+
+    def copied(self, calls: Sequence[Call]) -> dict[str, Value]:
+        """The same of a run that has not been, once its buffers are put back: copies, from which nothing starts."""
+        now = {path: np.array(self._live.adapter.to_numpy(tensor)) for path, tensor in self._live.buffers().items()}
+        return {path: HostValue(value) for path, value in (now | self._converted(now, calls, None)).items()}
+
+    def _converted(
+        self, now: Mapping[str, Array], calls: Sequence[Call], partners: Mapping[int, Update] | None
+    ) -> dict[str, Array]:
+        """What is stored in a convention of its own, in the common one."""
+        found, updates = {}, self.updates(calls)
         self.unseen = False
         for node, path in self._unbiased.items():
-            if path not in values:
+            if path not in now:
                 continue
             update, other = updates[node], (partners or {}).get(node)
             keep = other.keep if update.keep is None and other is not None else update.keep
             counts = other.counts if not update.counts and other is not None else update.counts
             self.unseen |= (keep is None or not counts) and not np.array_equal(self._before[path], now[path])
-            self._neutral[path] = _biased(self._neutral[path], self._before[path], now[path], keep, counts)
-            values[path] = HostValue(self._neutral[path])
-        self._before = now
-        return values
+            found[path] = _biased(self._neutral[path], self._before[path], now[path], keep, counts)
+        return found
 
     def _read(self) -> dict[str, Array]:
         wanted = set(self._unbiased.values())
@@ -89,10 +101,10 @@ def _keeps(live: LiveTree) -> dict[int, float | None]:
     return found
 
 
-def _unbiased_buffers(live: LiveTree) -> dict[int, str]:
+def _unbiased_buffers(live: LiveTree, keeps: Iterable[int]) -> dict[int, str]:
     """Node index to the path of its unbiased buffer."""
     found: dict[int, str] = {}
-    for index in _keeps(live):
+    for index in keeps:
         spec = live.layer_spec(index)
         for name, stored in spec.stored.items() if spec is not None else ():
             if stored.convention == "unbiased":

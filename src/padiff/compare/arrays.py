@@ -135,7 +135,8 @@ def _values(case: _Case, detail: bool) -> Outcome:
 
 def _equal(kind: Kind, numbers: Numbers) -> Outcome:
     ulp = 0 if kind.bits else None
-    return Outcome("equal", None, "equal", dataclasses.replace(numbers, mismatched=0, max_rel=0.0, max_ulp=ulp))
+    sizes = (numbers.mean_abs, numbers.base_mean_abs, numbers.rmse, numbers.base_rms, numbers.cosine)
+    return Outcome("equal", None, "equal", Numbers(numbers.size, numbers.max_abs, *sizes, 0, 0.0, ulp))
 
 
 def _within(sums: Sums, numbers: Numbers, tolerance: Tolerance, error: float | None, allowed: float) -> Outcome | None:
@@ -195,15 +196,20 @@ def _detailed(case: _Case, numbers: Numbers, error: float | None, allowed: float
 def _filled(case: _Case, numbers: Numbers, details: Details) -> Numbers:
     """The numbers with what the second look found."""
     worst = words.place(case.base, details.worst) if details.worst >= 0 else None
-    return dataclasses.replace(
-        numbers,
-        max_abs=details.max_abs,
-        mismatched=details.mismatched,
-        max_rel=details.max_rel,
-        max_ulp=details.max_ulp,
-        worst=worst,
-        base_worst=None if worst is None else case.base[worst].item(),
-        raw_worst=None if worst is None else case.raw[worst].item(),
+    return Numbers(  # written out, since it is made for every tensor that differs
+        numbers.size,
+        details.max_abs,
+        numbers.mean_abs,
+        numbers.base_mean_abs,
+        numbers.rmse,
+        numbers.base_rms,
+        numbers.cosine,
+        details.mismatched,
+        details.max_rel,
+        details.max_ulp,
+        worst,
+        None if worst is None else case.base[worst].item(),
+        None if worst is None else case.raw[worst].item(),
     )
 
 

@@ -85,11 +85,11 @@ def _calibrated(value: Calibration) -> Tolerance:
     return Tolerance(mode="auto", factor=float(value.factor), runs=value.runs)
 
 
-def predicting(tolerance: Tolerance, predicted: float, *, sums: bool) -> Tolerance:
+def predicting(tolerance: Tolerance, predicted: float, *, sums: bool, atol: float | None = None) -> Tolerance:
     """The tolerance for a tensor whose deviation was measured; written out, since it is made for every tensor."""
     return Tolerance(
         tolerance.rtol,
-        tolerance.atol,
+        tolerance.atol if atol is None else atol,
         tolerance.mode,
         predicted,
         tolerance.narrow,

@@ -6,6 +6,7 @@ the code around it, or of a call further out that passed it on. Some of that is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from typing import NamedTuple
@@ -57,6 +58,8 @@ class Blame:
         """Raw calls that were given something wrong and were not fed: what goes wrong inside comes from there."""
         self.faulty: set[int] = set()
         """Raw calls in which something was found."""
+        self._sent_moved: list[Call] = []
+        """Raw calls that sent back something wrong which has not been met yet where it arrives."""
         self.lost = False
         """Something could not be replaced: what differs from here on may come from there."""
 
@@ -106,6 +109,17 @@ class Blame:
         kept.insert(place, (Fault("backward", base, call, comparison), []))
         self._accused = kept
 
+    def sent_moved(self, call: Call) -> None:
+        """A call sent back something wrong that could not be replaced: it will be seen where it arrives."""
+        self._sent_moved.append(call)
+
+    def _comes_from_moved(self, call: Call) -> bool:
+        """Whether what arrives at a call is what a later one beside it sent back; asked once for each."""
+        sent = next((one for one in self._sent_moved if one.parent == call.parent and one.index > call.index), None)
+        if sent is not None:
+            self._sent_moved.remove(sent)
+        return sent is not None
+
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
         """Base's call is given a tensor, and raw's is not: who calls it is to blame if what it returns differs."""
         outer = self.met.get(call.parent, (None, call))
@@ -136,6 +150,8 @@ class Blame:
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
         after = self._child_of(place[1], call) if between else None
+        if after is not None and phase == "backward" and self._comes_from_moved(after):
+            return
         fault = Fault(
             phase,
             place[0],
@@ -305,5 +321,6 @@ def comparable(base: Value, raw: Value) -> bool:
     return family(base.dtype) == family(raw.dtype) and math.prod(base.shape) == math.prod(raw.shape)
 
 
+@functools.cache
 def family(dtype: str) -> str:
     return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789")

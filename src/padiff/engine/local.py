@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Unsettled(NamedTuple):
     raw: Array
 
 
+class Sorted(NamedTuple):
+    """Two tensors, their numbers in order, and what came of comparing them."""
+
+    base: Slot
+    raw: Slot
+    outcome: Outcome
+
+
 class LocalRun:
     """Feeds a model base's tensors and compares what it makes of them."""
 
@@ -101,10 +109,14 @@ class LocalRun:
         """Raw calls to whose outputs a gradient came back."""
         self._handed: dict[int, int | None] = {}
         """Tensor of raw to base's that was handed on in its place; None where several were."""
+        self._altered: set[int] = set()
+        """Those of them that hold some of raw's own numbers."""
         self._sizes: dict[int, Numbers] = {}
         """Tensor of base to what was found when it was compared first."""
         self.unsettled: list[Unsettled] = []
         """Gradients that are more than the least apart, while base's noise is not known."""
+        self._moved: set[int] = set()
+        """Raw calls that returned base's numbers in another order, and to which base's gradients came back so."""
         self._blame = Blame()
 
     @property
@@ -126,10 +138,10 @@ class LocalRun:
         if base is None and self._backward and self._beside.told_late(call):
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
                 if slot.tracked and not slot.value.overwritten:
-                    feeds[slot.tensor] = Feed(slot.value.numpy(), partial(self._late_contribution, call, slot), True)
+                    feeds[slot.tensor] = Feed(None, partial(self._late_contribution, call, slot), True)
         for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
             assert base is not None
-            if other.tensor in feeds:
+            if other.tensor in feeds or self._merely_moved("input", base, call, one, other):
                 continue
             outcome, arranged = self._edge(base, call, one, other)
             if outcome.agrees:
@@ -152,7 +164,7 @@ class LocalRun:
                 self._awaited[call.index, other.tensor] = (base, call, one, other)
             self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
         if base is not None and call.index not in self._blame.misfed and self._beside.begins_elsewhere(base, call):
-            self._look_at_first(base, call)
+            self._look_at_first(base, call, feeds)
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
             self._look_for_missing(base, call)
         return feeds
@@ -168,17 +180,63 @@ class LocalRun:
             comparison = self._comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
 
-    def _look_at_first(self, base: Call, call: Call) -> None:
+    def _look_at_first(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
         """What a call is given first may be cut and ordered otherwise (windows), and have no slot beside it: whether it
         holds the same numbers says whether the call was given what base's was."""
-        if not base.inputs or not call.inputs or base.inputs[0].value.overwritten or call.inputs[0].value.overwritten:
+        first = _holding_as_many(base.inputs, call.inputs)
+        if first is None:
             return
-        one, other = base.inputs[0], call.inputs[0]
-        if not _floating(one.value) or not comparable(one.value, other.value):
-            return
-        tolerance = self.allowed(self._key("forward", "input", base, one))
-        if not compare_arrays(np.sort(one.value.numpy(), None), np.sort(other.value.numpy(), None), tolerance).agrees:
+        one, other = first
+        if not self._in_any_order("forward", "input", base, one, other).outcome.agrees:
             self._blame.misfed.add(call.index)
+        elif other.tensor not in feeds and self._asks(one, other):
+            see = partial(self._moved_contribution, base, call, one, other)
+            feeds[other.tensor] = Feed(other.value.numpy(), see, True)  # as it is
+
+    def _merely_moved(self, role: Role, base: Call, call: Call, one: Slot, other: Slot) -> bool:
+        """Whether what a call is given first, or returns first, holds base's numbers, but cut and ordered otherwise."""
+        firsts = (base.inputs, call.inputs) if role == "input" else (base.outputs, call.outputs)
+        if one is not firsts[0][0] or other is not firsts[1][0] or one.value.shape == other.value.shape:
+            return False
+        if self._change is not None or not self._beside.begins_elsewhere(base, call):
+            return False
+        if (
+            _holding_as_many(*firsts) is None
+            or not self._in_any_order("forward", role, base, one, other).outcome.agrees
+        ):
+            return False
+        tolerance = self.allowed(self._key("forward", role, base, one))
+        return not compare_arranged(one.value.numpy(), other.value.numpy(), tolerance, loosely=True)[0].agrees
+
+    def _look_at_moved(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
+        """The same of what it returns. Where those are other numbers, too, it may just end elsewhere."""
+        first = None if call.index in self._blame.misfed else _holding_as_many(base.outputs, call.outputs)
+        if first is None or first[1].tensor in feeds:
+            return
+        one, other = first
+        found = self._in_any_order("forward", "output", base, one, other)
+        if not found.outcome.agrees:
+            self._accuse_moved("forward", "output", base, call, found, "doubtful")
+            return
+        self._blame.like_its_partner(base, call)
+        if self._asks(one, other):
+            feeds[other.tensor] = Feed(other.value.numpy(), partial(self._moved_arrival, base, call, one, other), True)
+
+    def _asks(self, one: Slot, other: Slot) -> bool:
+        """Whether the gradient of something that stays as it is is asked for."""
+        return self._backward and one.tracked and other.tracked and self._change is None
+
+    def _in_any_order(self, phase: Phase, role: Role, base: Call, one: Slot, other: Slot) -> Sorted:
+        """Whether two tensors hold the same numbers, in whatever order."""
+        one, other = (_valued(slot, HostValue(np.sort(slot.value.numpy(), None))) for slot in (one, other))
+        tolerance = self.allowed(self._key(phase, role, base, one))
+        outcome = compare_arrays(one.value.numpy(), other.value.numpy(), tolerance)
+        return Sorted(one, other, replace(outcome, message=f"{outcome.message} (in whatever order)"))
+
+    def _accuse_moved(self, phase: Phase, role: Role, base: Call, call: Call, found: Sorted, kind: str) -> None:
+        comparison = self._comparison(phase, role, base, call, found.base, found.raw, found.outcome)
+        self.comparisons.append(comparison)
+        self._blame.accuse(phase, role, base, call, found.base, found.raw, comparison, kind, None)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""
@@ -206,9 +264,11 @@ class LocalRun:
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
+        met = False
         for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
-            if other.tensor in feeds:
+            if other.tensor in feeds or (loose and not misled and self._merely_moved("output", base, call, one, other)):
                 continue
+            met = True
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
             outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
             if outcome.agrees:
@@ -223,6 +283,8 @@ class LocalRun:
             if self._backward and one.tracked and not other.tracked and outcome.agrees:
                 self._cut(base, call, one, other, between=False)
             self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+        if loose and not misled and not met:
+            self._look_at_moved(base, call, feeds)
         self._blame.judged(call)
         return feeds
 
@@ -240,10 +302,11 @@ class LocalRun:
 
     def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
         tracked = self._backward and one.tracked
+        held = self._is_handed(one, other) and self._is_as_it_was(one, other)
         if arranged.shape == one.value.shape:
             known = self._handed.setdefault(other.origin, one.origin)
             self._handed[other.origin] = one.origin if known == one.origin else None
-        feeds[other.tensor] = Feed(self._changed(arranged), see if tracked else None, tracked)
+        feeds[other.tensor] = Feed(None if held else self._changed(arranged), see if tracked else None, tracked)
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
         """Raw does not follow gradients where base does."""
@@ -297,11 +360,30 @@ class LocalRun:
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
         return None if expected is None else self._gradient("output", base, call, one, other, expected, gradient)
 
+    def _moved_contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+        """What a call sends back, where base's was given the same numbers in another order."""
+        expected = self._reference.contributions.get((base.index, one.tensor))
+        if expected is None or call.index not in self._moved:
+            return None
+        found = self._in_any_order("backward", "input", base, _valued(one, expected), _valued(other, gradient))
+        if not found.outcome.agrees:
+            self._accuse_moved("backward", "input", base, call, found, "input")
+            self._blame.sent_moved(call)
+        return None
+
+    def _moved_arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+        """What comes back to such a call."""
+        expected = self._beside.arrival(one.tensor, self._reference.arrivals)
+        if expected is not None:
+            found = self._in_any_order("backward", "output", base, _valued(one, expected), _valued(other, gradient))
+            if found.outcome.agrees:
+                self._moved.add(call.index)
+        return None
+
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
     ) -> Array | None:
-        one = Slot(one.name, one.tensor, expected, one.tracked, one.stands_for)
-        other = Slot(other.name, other.tensor, gradient, other.tracked, other.stands_for)
+        one, other = _valued(one, expected), _valued(other, gradient)
         outcome, arranged = self._compare("backward", role, base, call, one, other, role)
         if self._change is None and outcome.verdict == "equal" and expected.shape == gradient.shape:
             return None  # it is base's as it is
@@ -315,8 +397,8 @@ class LocalRun:
         key = self._key(phase, role, base, one)
         if self._look is not None:
             self._look(phase, role, call.index, name_of(one, other), other.value)
-        if phase == "forward" and role == "input" and self._is_handed(one, other):
-            return self._compare_handed(key, base, call, one, other)
+        if phase == "forward" and self._is_handed(one, other) and (role == "input" or self._is_as_it_was(one, other)):
+            return self._compare_handed(role, key, base, call, one, other)
         expected, found = one.value.numpy(), other.value.numpy()
         if self._change is not None:  # base beside itself: how far things move is all that is asked
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
@@ -324,7 +406,9 @@ class LocalRun:
             return SAME, expected if expected.shape == found.shape else None
         tolerance = self.allowed(key)
         if role == "input" and phase == "forward":
-            expected = masked_alike(expected, found)
+            own, expected = expected, masked_alike(expected, found)
+            if expected is not own:
+                self._altered.add(other.origin)
         rest = without_masked(expected, found) if call.tag and phase == "forward" else None
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
@@ -355,7 +439,13 @@ class LocalRun:
         mine = other.origin != other.tensor and self._handed.get(other.origin) == one.origin
         return mine and one.value.shape == other.value.shape and one.value.dtype == other.value.dtype
 
-    def _compare_handed(self, key: Key, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
+    def _is_as_it_was(self, one: Slot, other: Slot) -> bool:
+        """Whether a tensor that was handed on holds base's numbers, and is known by its size."""
+        return self._change is None and other.origin not in self._altered and one.origin in self._sizes
+
+    def _compare_handed(
+        self, role: Role, key: Key, base: Call, call: Call, one: Slot, other: Slot
+    ) -> tuple[Outcome, Array | None]:
         """What was replaced already is equal by rights, or moved as far as it is moved everywhere."""
         expected = one.value.numpy()
         if self._change is not None:
@@ -368,8 +458,8 @@ class LocalRun:
             ulp = 0 if _floating(one.value) else None
             sizes = (known.base_mean_abs, 0.0, known.base_rms, 1.0)
             numbers = Numbers(known.size, 0.0, 0.0, *sizes, mismatched=0, max_rel=0.0, max_ulp=ulp)
-            outcome = replace(SAME, numbers=numbers, predicted=self.allowed(key).predicted)
-        self.comparisons.append(self._comparison("forward", "input", base, call, one, other, outcome))
+            outcome = Outcome(SAME.verdict, None, SAME.message, numbers, None, self.allowed(key).predicted)
+        self.comparisons.append(self._comparison("forward", role, base, call, one, other, outcome))
         return outcome, expected
 
     def _comparison(
@@ -432,8 +522,25 @@ class LocalRun:
 
 
 def _same_family(array: Array, raw: Value) -> bool:
-    return array.shape == raw.shape and family(str(array.dtype)) == family(raw.dtype)
+    return array.shape == raw.shape and _family_of(array.dtype) == family(raw.dtype)
+
+
+@cache
+def _family_of(dtype: np.dtype[Any]) -> str:
+    return family(str(dtype))
 
 
 def _floating(value: Value) -> bool:
     return family(value.dtype) == "float"
+
+
+def _holding_as_many(base: Sequence[Slot], raw: Sequence[Slot]) -> tuple[Slot, Slot] | None:
+    """The first of each, where they may hold the same in different shapes."""
+    if not base or not raw or base[0].value.overwritten or raw[0].value.overwritten:
+        return None
+    one, other = base[0], raw[0]
+    return (one, other) if _floating(one.value) and comparable(one.value, other.value) else None
+
+
+def _valued(slot: Slot, value: Value) -> Slot:
+    return Slot(slot.name, slot.tensor, value, slot.tracked, slot.stands_for)

@@ -32,6 +32,7 @@ from padiff.records import (
     StepTrace,
     Tolerance,
     Unmatched,
+    Value,
     WeightPlan,
 )
 
@@ -53,6 +54,8 @@ class Located:
     """How far rounding moves the loss and the gradients of base's parameters; calls' own is the scenes' reference's."""
     lost: bool = False
     """A tensor of another shape could not be replaced: gradients that differ may differ for that alone."""
+    buffers: tuple[Mapping[str, Value], ...] = ()
+    """What the runs of base and of raw left in them, where that was asked for."""
 
 
 def localise(
@@ -72,16 +75,18 @@ def localise(
     half_way: bool = False,
     earlier: Located | None = None,
     ops: WantedOps | None = None,
+    buffers: bool = False,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
 
     ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``gradients_differ`` that only
     gradients differ then, ``drift`` how far earlier steps have moved the parameters, ``half_way`` that raw is known to
     raise: what it does until then is looked at. ``earlier`` is the same with other inputs, whose noise will do; ``ops``
-    says which ops are recorded, too.
+    says which ops are recorded, too, and ``buffers`` that what the runs leave in buffers is copied.
     """
     backward = backward and job.backward
-    reference = reference_of(job, base, step, backward=backward, ops=ops)
+    left: list[Mapping[str, Value]] = []
+    reference = reference_of(job, base, step, backward=backward, ops=ops, left=left if buffers else None)
     noise: Noise | None = None
     if earlier is not None:
         reference, noise = replace(reference, noise=earlier.scenes.reference.noise), earlier.noise
@@ -109,7 +114,7 @@ def localise(
     if half_way:
         found = _up_to_exception(raw, step, job, run, backward)
     else:
-        found = _fed(raw, step, job, 1, run, backward=backward, ops=ops)
+        found = _fed(raw, step, job, 1, run, backward=backward, ops=ops, left=left if buffers else None)
     run.finish()
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
@@ -161,11 +166,37 @@ def localise(
         scenes,
         noise,
         run.lost,
+        tuple(left),
     )
 
 
-def reference_of(job: Job, base: Session, step: int, *, backward: bool, ops: WantedOps | None = None) -> Reference:
-    witness = Witness()
+def reference_of(
+    job: Job,
+    base: Session,
+    step: int,
+    *,
+    backward: bool,
+    ops: WantedOps | None = None,
+    left: list[Mapping[str, Value]] | None = None,
+) -> Reference:
+    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False))
+    trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+    if witness.overwritten:  # by a hook of the user's
+        witness = Witness()
+        trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+    return Reference(trace, witness.contributions, witness.arrivals)
+
+
+def _witnessed(
+    job: Job,
+    base: Session,
+    step: int,
+    witness: Witness,
+    *,
+    backward: bool,
+    ops: WantedOps | None,
+    left: list[Mapping[str, Value]] | None,
+) -> StepTrace:
     with base.again():
         trace = base.run(
             step,
@@ -177,7 +208,9 @@ def reference_of(job: Job, base: Session, step: int, *, backward: bool, ops: Wan
             ops=ops,
         )
         set_apart(base.live, trace)
-    return Reference(trace, witness.contributions, witness.arrivals)
+        if left is not None:
+            left[:] = [base.buffers_of(trace)]
+    return trace
 
 
 def shaken_reference(
@@ -227,6 +260,7 @@ def _fed(
     *,
     backward: bool,
     ops: WantedOps | None = None,
+    left: list[Mapping[str, Value]] | None = None,
 ) -> StepTrace:
     with session.again():
         trace = session.run(
@@ -239,4 +273,6 @@ def _fed(
             ops=ops,
         )
         set_apart(session.live, trace)
+        if left is not None:
+            left.append(session.buffers_of(trace))
     return trace

@@ -56,13 +56,12 @@ class Lockstep:
 
     def wait_for(self, tensors: Collection[int], made: Collection[int]) -> None:
         """In raw's pass: let base run until it has made the gradients of these tensors, or is through."""
-        if self._alone:
+        if self._alone or all(map(made.__contains__, tensors)):
             return
         self._missing = {tensor for tensor in tensors if tensor not in made}
-        if self._missing:
-            self._made = 0
-            self._base_may_run.release()
-            self._raw_may_run.acquire()
+        self._made = 0
+        self._base_may_run.release()
+        self._raw_may_run.acquire()
 
     def made(self, tensor: int, size: int) -> None:
         """In base's pass: a gradient is there."""

@@ -14,7 +14,7 @@ from padiff.engine.job import Job
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, DrawGap, ModulePairs, StepTrace
 
-SHARES = ("p", "dropout", "dropout_p", "drop_prob", "dropout_rate", "drop_rate")
+SHARES = frozenset({"p", "dropout", "dropout_p", "drop_prob", "dropout_rate", "drop_rate"})
 """Where modules keep how much they drop."""
 MOST_TOLD = 4
 
@@ -133,9 +133,10 @@ def _partners(pairing: CallPairing, call: Call) -> Sequence[Call]:
 
 def looks_random(live: LiveTree) -> bool:
     """Whether some module is there to drop something, and trains: a guess that saves a run."""
+    may_drop = (module for module in live.modules if not SHARES.isdisjoint(vars(module)))
     return any(
         live.adapter.is_training(module) and any(_share(vars(module).get(name)) for name in SHARES)
-        for module in live.modules
+        for module in may_drop
     )
 
 

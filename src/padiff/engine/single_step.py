@@ -29,6 +29,10 @@ def single_step(step: Step, phases: Literal["forward", "backward", "both"]) -> t
     )
     lone, told = lone_outputs_of(located.pairs, job.base.tree, step.step, twins=step.twins, alike=located.alike)
     comparisons = [one for one in (*located.comparisons, *lone, *located.state) if one.phase in wanted]
+    if located.buffers:
+        ours, theirs = located.buffers
+        comparisons += State(job, step.plan, step.step).tensors("buffer", "buffer", ours, theirs)
+        step.after.keep_buffers(ours, theirs)
     found = [one for one in explained_places(located) if one.phase in wanted]
     if job.optimizers is not None and not found:
         state = State(job, step.plan, step.step)
@@ -36,6 +40,9 @@ def single_step(step: Step, phases: Literal["forward", "backward", "both"]) -> t
         base.optimize(step.step, job.optimizers[0])
         raw.optimize(step.step, job.optimizers[1])
         comparisons += state.tensors("weight", "parameter", base.weights(), raw.weights())
+    if job.steps > 1 and located.buffers:  # the next step starts from what this one left itself
+        base.buffers()
+        raw.buffers()
     step.keeping.base.end(base)
     step.keeping.raw.end(raw)
     for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
@@ -74,6 +81,7 @@ def _fed(step: Step, phases: str) -> Located:
         tolerance=step.job.tolerance,
         backward=phases != "forward",
         ops=step.base.ops,
+        buffers=phases != "backward" and not step.compiled,
     )
 
 

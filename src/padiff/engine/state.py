@@ -10,6 +10,7 @@ import numpy as np
 
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.measure import rms
+from padiff.compare.tolerance import predicting
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base
@@ -102,7 +103,7 @@ class State:
         predicted = max(known.get(source.path, math.inf) for source in entry.sources)
         if not math.isfinite(predicted):
             return tolerance
-        return replace(tolerance, predicted=predicted, atol=0.0, sums=phase != "weight")
+        return predicting(tolerance, predicted, sums=phase != "weight", atol=0.0)
 
     def _outcome(
         self, phase: Phase, entry: WeightEntry, base: Sequence[Value | None], raw: Value | None, tolerance: Tolerance

@@ -21,7 +21,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.localise import Located, localise
-from padiff.engine.lockstep import Lockstep
+from padiff.engine.lockstep import AHEAD, Lockstep
 from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
@@ -45,8 +45,9 @@ from padiff.records import (
     WeightPlan,
 )
 
-LARGE = 1 << 23
-"""Bytes of a model, or of what flows through it, from which on both backward passes take turns."""
+LARGE = AHEAD
+"""Bytes of a model, or of what flows through it, from which on both backward passes take turns: of what is smaller,
+base would have made all gradients before raw's turn came."""
 
 
 WENT_ON = (
@@ -341,7 +342,7 @@ class Step:
         base_arguments, raw_arguments = job.arguments()
         turns = Lockstep()
         with base.begun(self.step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
-            first.recorder.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
+            first.recorder.log.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
             seen = first.forward()
             if (base.drew and self.randomness.begins_to_listen()) or not first.recorder.plain_backward:
                 base.rewind()
@@ -390,7 +391,7 @@ class Step:
         job = self.job
         assert self.watcher is not None
         self.keeping.raw.ran(raw_trace)
-        done = self.watcher.finish(raw_trace)
+        done = replace(self.watcher.finish(raw_trace), base=base_trace)
         if self.crossings is not None and self.crossings.mended:
             self.notes.append(WENT_ON)
         state = State(job, self.plan, self.step, self.noise)

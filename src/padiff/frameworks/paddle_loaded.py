@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
@@ -32,7 +32,14 @@ class Part(paddle.nn.Layer):
 
 
 def is_loaded(module: Any) -> bool:
-    return any(f"{cls.__module__}.{cls.__qualname__}" in _KINDS for cls in type(module).__mro__)
+    return _loads(type(module))
+
+
+def _look_at(kind: type) -> bool:
+    return any(f"{cls.__module__}.{cls.__qualname__}" in _KINDS for cls in kind.__mro__)
+
+
+_loads: Callable[[Any], bool] = functools.lru_cache(maxsize=4096)(_look_at)
 
 
 def parts(module: Any) -> list[tuple[str, Part]]:

@@ -17,6 +17,8 @@ Exit = Callable[[Any, Any], Any]
 """Called after a module ran: module, what it returned; may return something else for it, None leaves it."""
 Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
+Take = Callable[[int, Any, int], None]
+"""Told of a gradient: the number of its tensor, the gradient, and the gradient's version."""
 
 
 class OpWatcher(Protocol):
@@ -271,6 +273,12 @@ class Adapter(Protocol):
         What it returns, if anything, is what backward goes on with."""
         ...
 
+    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
+        """How to follow many tensors of which ``take`` is only told: a function of a tensor and its number.
+
+        Optional, and only there to be quick: ``on_gradient`` does the same."""
+        ...
+
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
     ) -> Any:
@@ -279,6 +287,14 @@ class Adapter(Protocol):
         In backward ``see`` is given the gradient that arrives, and may return another to be passed on. ``tracked``
         asks for a tensor that takes a gradient even where ``tensor`` takes none.
         """
+        ...
+
+    leaves_gradients: bool
+    """Whether backward never writes into a gradient that a hook was given and somebody still holds. An adapter may
+    leave it out where it does."""
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        """A substitute with the elements that ``tensor`` has. An adapter may leave it out."""
         ...
 
     def write(self, target: Any, source: Any) -> None:

@@ -20,12 +20,13 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher
+from padiff.frameworks.patches import replaced
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
-from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, is_compiled
+from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
-from padiff.frameworks.torch_gradients import on_gradient
+from padiff.frameworks.torch_gradients import keeping, on_gradient
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
 from padiff.records import Array
@@ -69,6 +70,7 @@ class TorchAdapter:
         return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
 
     tensor_type = torch.Tensor
+    leaves_gradients = True
 
     def is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor)
@@ -270,7 +272,7 @@ class TorchAdapter:
             return "Module.compile"
         if type(module).__name__ == "OptimizedModule" or compiled_methods(type(module)):
             return "torch.compile"
-        return "torch.compile" if any(is_compiled(held) for held in vars(module).values()) else None
+        return "torch.compile" if holds_compiled(module) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return torch_graphs.opens(module)
@@ -308,10 +310,19 @@ class TorchAdapter:
     def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
         return on_gradient(tensor, callback, self.to_native)
 
+    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
+        return keeping(take)
+
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
     ) -> Any:
         native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
+        return self._in_place_of(tensor, native, see, tracked)
+
+    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+        return self._in_place_of(tensor, self.clone(tensor), see, tracked)
+
+    def _in_place_of(self, tensor: Any, native: Any, see: Callable[[Any], Array | None] | None, tracked: bool) -> Any:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return native.requires_grad_(tracked and native.is_floating_point())
         return _Substitute.apply(tensor, _Given(self, native, see))
@@ -477,16 +488,16 @@ def _recomputing() -> bool:
 
 @contextmanager
 def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
-    original, thread = torch.amp.GradScaler.scale, threading.get_ident()
+    thread = threading.get_ident()
 
-    def reporting(scaler: Any, outputs: Any) -> Any:
-        found = original(scaler, outputs)
-        if threading.get_ident() == thread and scaler.is_enabled():
-            scaled(float(scaler.get_scale()))
-        return found
+    def wrap(original: Any) -> Any:
+        def reporting(scaler: Any, outputs: Any) -> Any:
+            found = original(scaler, outputs)
+            if threading.get_ident() == thread and scaler.is_enabled():
+                scaled(float(scaler.get_scale()))
+            return found
 
-    torch.amp.GradScaler.scale = reporting
-    try:
+        return reporting
+
+    with replaced([(torch.amp.GradScaler, "scale", wrap)]):
         yield
-    finally:
-        torch.amp.GradScaler.scale = original

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
 from torch._C import _len_torch_function_stack
 
-from padiff.frameworks.protocol import Handle
+from padiff.frameworks.protocol import Handle, Take
 from padiff.records import Array
 
 _KEY = -1
@@ -27,12 +28,7 @@ class _Hooks(dict[int, Any]):
 def on_gradient(
     tensor: Any, callback: Callable[[Any], Array | None], to_native: Callable[[Array], Any]
 ) -> Handle | None:
-    """Have ``callback`` called with the tensor's gradient; None where it will have none.
-
-    What an op returned has no hooks yet: it is given a dictionary of them, as ``register_hook`` does in more than twice
-    the time (torch 2.13)."""
-    if not tensor.requires_grad:
-        return None
+    """Have ``callback`` called with the tensor's gradient; None where it will have none."""
 
     def hook(gradient: Any) -> Any:
         if gradient is None:
@@ -47,7 +43,31 @@ def on_gradient(
         with torch._C.DisableTorchFunction():
             return to_native(other).to(gradient)
 
+    return _hooked(tensor, hook)
+
+
+def keeping(take: Take) -> Callable[[Any, int], Handle | None]:
+    """How to follow tensors of which ``take`` is told the number, the gradient and its version: one function for all
+    of them, where ``on_gradient`` makes one for each."""
+
+    def told(number: int, gradient: Any) -> None:
+        if gradient is None:
+            return
+        if _len_torch_function_stack():
+            with torch._C.DisableTorchFunction():
+                take(number, gradient.detach(), gradient._version)
+        else:
+            take(number, gradient.detach() if gradient.requires_grad else gradient, gradient._version)
+
+    return lambda tensor, number: _hooked(tensor, MethodType(told, number))
+
+
+def _hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:
+    """What an op returned has no hooks yet: it is given a dictionary of them, as ``register_hook`` does in more than
+    twice the time (torch 2.13)."""
     node = tensor.grad_fn
+    if node is None and not tensor.requires_grad:
+        return None
     if node is None or tensor._backward_hooks is not None:
         handle: Handle = tensor.register_hook(hook)
         return handle

@@ -3,8 +3,9 @@ code it was made, so that calls can be told from each other, and hooked, though 
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,8 +159,19 @@ def in_parts(modules: Iterable[Any]) -> Iterator[_InParts]:
     yield from (graph.in_parts() for graph in graphs.values() if graph is not None)
 
 
+def _look_at(kind: type) -> bool:
+    others = (Part, torch.fx.GraphModule, torch.jit.ScriptModule)
+    return not issubclass(kind, others) and kind.__module__ != "torch.export.unflatten"
+
+
+_ordinary: Callable[[Any], bool] = functools.lru_cache(maxsize=4096)(_look_at)
+"""Whether modules of a class are what their author wrote."""
+
+
 def written_as(module: Any) -> type | None:
     """The class that a module was written as, where a compiler has put another in its place."""
+    if _ordinary(type(module)):
+        return None
     if isinstance(module, Part):
         return module._of.written_as
     if isinstance(module, torch.fx.GraphModule):

@@ -306,8 +306,7 @@ def _tally(result: Any, verdict: str) -> str:
     if result.interruption is not None:
         return f"{compared} before {result.interruption.side} raised {result.interruption.error}"
     if verdict == "aligned":
-        found = [words.relative(c.outcome) or 0.0 for c in result.comparisons if c.phase == "forward"]
-        return f"{compared}, largest relative error of an output {max(found, default=0.0):.1e}"
+        return f"{compared}, largest relative error of an output {words.peak_of(result.comparisons):.1e}"
     return f"{compared}, too few for a verdict" if verdict == "unsure" else compared
 
 

@@ -130,7 +130,11 @@ def tally(report: Report) -> str:
 
 def peak(report: Report) -> float:
     """The largest relative error of an output, in forward: gradients may be zero by rights, and all noise."""
-    errors = [relative(one.outcome) for one in report.comparisons if one.phase == "forward" and one.role == "output"]
+    return peak_of(report.comparisons)
+
+
+def peak_of(comparisons: Iterable[Comparison]) -> float:
+    errors = [relative(one.outcome) for one in comparisons if one.phase == "forward" and one.role == "output"]
     return max((error for error in errors if error is not None and math.isfinite(error)), default=0.0)
 
 

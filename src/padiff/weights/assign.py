@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 
 from padiff.weights.fitting import (
     MOST_JOINED,
@@ -24,7 +25,7 @@ from padiff.weights.fitting import (
     score,
     signature,
 )
-from padiff.weights.leftovers import joined_leftovers, single_leftovers
+from padiff.weights.leftovers import beside_partners, joined_leftovers, single_leftovers
 from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
 from padiff.weights.units import Unit, halves
@@ -37,6 +38,22 @@ def assign(
     base: Sequence[Unit], raw: Sequence[Unit], *, values: bool = False
 ) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     """Pairs, and what has no partner in base and in raw. ``values``: both hold the same weights already."""
+    base, base_buffers = _without_buffers(base)
+    raw, raw_buffers = _without_buffers(raw)
+    pairs, base_left, raw_left = _assigned(base, raw, values)
+    found = beside_partners(pairs, base_buffers, raw_buffers)
+    others, base_buffers, raw_buffers = _assigned(*rest(base_buffers, raw_buffers, found), values)
+    return pairs + found + others, base_left + base_buffers, raw_left + raw_buffers
+
+
+def _without_buffers(units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
+    """Units, and apart from them the buffers of modules that hold others, which say better whose partner they are."""
+    held = {unit.node.index for unit in units if unit.required}
+    apart = [not unit.required and unit.node.index in held for unit in units]
+    return [u for u, out in zip(units, apart, strict=True) if not out], list(compress(units, apart))
+
+
+def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     pairs = by_names(base, raw)
     base, raw = rest(base, raw, pairs)
     valued = by_values(base, raw) if values else []

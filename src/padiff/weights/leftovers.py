@@ -57,3 +57,17 @@ def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair
         evidence = "shape" + (", names" if named >= 0.3 else "") + (", the only one that fits" if only else "")
         pairs.append(UnitPair((base[i],), (raw[j],), evidence, 0.95 if named >= 0.5 or only else 0.7))
     return pairs
+
+
+def beside_partners(pairs: Sequence[UnitPair], base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Buffers of one name, in modules whose other tensors are partners."""
+    homes = {(one.node.index, two.node.index) for pair in pairs for one in pair.base for two in pair.raw}
+    named: dict[str, list[Unit]] = defaultdict(list)
+    for unit in raw:
+        named[unit.path.rpartition(".")[2]].append(unit)
+    found: list[UnitPair] = []
+    for one in base:
+        alike = [two for two in named[one.path.rpartition(".")[2]] if (one.node.index, two.node.index) in homes]
+        if len(alike) == 1 and fits(one, alike[0]):
+            found.append(UnitPair((one,), (alike[0],), "name, the module's other tensors", 1.0))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +65,7 @@ def rows_of(live: LiveTree, node: ModuleNode, rows: Rows, whole: bool) -> list[H
         if known is None or known.stored is None:
             stored = match_row(rows, held.name)
             if known is None or stored is not None:
-                found[held.spec.identity] = replace(held, stored=stored)
+                found[held.spec.identity] = Held(held.owner, held.name, held.spec, held.role, stored)
     return list(found.values())
 
 
@@ -101,14 +102,20 @@ def source_of(part: Part, target: Stored) -> tuple[WeightSource, tuple[int, ...]
         shape = (*shape[: part.stored.along], size, *shape[part.stored.along + 1 :])
     permute = None
     if _spelt_alike(axes, target.axes) and len(axes) == len(shape):
-        order = [axes.index(letter) for letter in target.axes if letter != "1"]
-        shape = tuple(shape[place] for place in order)
-        order += [place for place, letter in enumerate(axes) if letter == "1"]
-        if order != sorted(order):
-            permute = tuple(order)
+        kept, permute = _order(axes, target.axes)
+        shape = tuple([shape[place] for place in kept])
     return WeightSource(part.held.path, permute, part.stored.along, start, stop), shape
 
 
+@functools.lru_cache(maxsize=4096)
+def _order(axes: str, wanted: str) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Which axes are kept, in which order, and the turn that brings them there; None where all stay in place."""
+    kept = [axes.index(letter) for letter in wanted if letter != "1"]
+    order = kept + [place for place, letter in enumerate(axes) if letter == "1"]
+    return tuple(kept), None if order == sorted(order) else tuple(order)
+
+
+@functools.lru_cache(maxsize=4096)
 def _spelt_alike(axes: str, others: str) -> bool:
     return bool(axes and others) and sorted(axes.replace("1", "")) == sorted(others.replace("1", ""))
 

@@ -34,7 +34,8 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
 
     A model that uses two equal layers in the wrong order must not have their weights swapped to match. But names that
     pair only some of a family of equal layers, and leave others over on both sides, are counted differently
-    (conv1 to conv3, conv0 to conv2), and say nothing.
+    (conv1 to conv3, conv0 to conv2), and say nothing. Nor do numbers in lists of different names that do the same
+    (features.1 and late.1).
     """
     pairs: list[UnitPair] = []
     left, right = list(base), list(raw)
@@ -46,12 +47,28 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
                 pairs.append(UnitPair((unit,), (other,), "names, shape", 1.0))
         left, right = rest(left, right, pairs)
     doubtful = {_family(unit) for unit in left} & {_family(unit) for unit in right}
-    return [pair for pair in pairs if _family(pair.base[0]) not in doubtful and _family(pair.raw[0]) not in doubtful]
+    in_lists = {_in_any_list(unit) for unit in left} & {_in_any_list(unit) for unit in right}
+
+    def counted_alike(base: Unit, raw: Unit) -> bool:
+        if _family(base) in doubtful or _family(raw) in doubtful:
+            return False
+        return words_of(base.label) == words_of(raw.label) or _in_any_list(base) not in in_lists
+
+    return [pair for pair in pairs if counted_alike(pair.base[0], pair.raw[0])]
 
 
 def _family(unit: Unit) -> object:
     """Units that only names and order tell apart: of one block, one shape."""
-    return unit.numbers, tuple(sorted((role, unit.atoms[role].neutral) for role in unit.required))
+    return unit.numbers, _shapes(unit)
+
+
+def _in_any_list(unit: Unit) -> object:
+    """Units that only their blocks tell apart: of one name and shape."""
+    return words_of(unit.label)[-2:], _shapes(unit)
+
+
+def _shapes(unit: Unit) -> object:
+    return tuple(sorted((role, unit.atoms[role].neutral) for role in unit.required))
 
 
 def _once(units: Sequence[Unit], depth: int) -> dict[object, Unit]:

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from padiff.diagnose.causes.trial import Trial, gap
+from padiff.diagnose.causes.trial import Trial, further, gap, leading, surely_over
 from padiff.records import Array, Cause
 
 _MOST_AXES = 5
@@ -81,7 +81,8 @@ def shifted(trial: Trial) -> Iterator[Cause]:
         for step in (1, -1, 2, -2):
             if abs(step) >= length:
                 continue
-            if trial.repairs(np.roll(found, -step, axis)):
+            few = leading(expected) - _leading_rolled(found, -step, axis)
+            if not surely_over(few, trial.gap, found.size) and trial.repairs(np.roll(found, -step, axis)):
                 yield Cause("off by one", _shift_words(step, axis) + ", wrapping around", 0.92)
                 return
             if length > abs(step) + 1 and _shifts(trial, axis, step):
@@ -94,10 +95,25 @@ def _shift_words(step: int, axis: int) -> str:
     return f"raw's values are base's {steps} along axis {axis}"
 
 
+def _leading_rolled(array: Array, shift: int, axis: int) -> Array:
+    """The first rows of an array with its slices moved around, of which only these are made."""
+    first = [0] * (array.ndim - leading(array).ndim)
+    if axis >= len(first):
+        return np.roll(leading(array), shift, axis - len(first))
+    first[axis] = -shift % array.shape[axis]
+    rows: Array = array[tuple(first)]
+    return rows
+
+
 def _shifts(trial: Trial, axis: int, step: int) -> bool:
     """Without what came in at the end: compared where both have something."""
     length = trial.expected.shape[axis]
-    source = np.arange(max(0, -step), min(length, length - step))
+    first, last = max(0, -step), min(length, length - step)
+    one = np.moveaxis(trial.expected, axis, 0)[first:last]
+    other = np.moveaxis(trial.found, axis, 0)[first + step : last + step]
+    if further(one, other, 0.05 * trial.gap * math.sqrt(length / (last - first))):
+        return False
+    source = np.arange(first, last)
     base = np.take(trial.expected, source, axis)
     raw = np.take(trial.found, source + step, axis)
     if float(base.std()) <= 1e-6 * (abs(float(base.mean())) + 1e-300):

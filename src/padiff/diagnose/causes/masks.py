@@ -54,13 +54,18 @@ def _kept(tensor: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | No
     if np.isneginf(lowest) or lowest <= -1e4:
         kept = tensor > -1e4 if not np.isneginf(lowest) else ~np.isneginf(tensor)
         return kept if np.abs(tensor[kept]).max(initial=0.0) < 1e4 else None
-    values = np.unique(tensor[..., :64, :64])
-    if len(values) == 2 and set(values.tolist()) <= {0.0, 1.0} and np.isin(tensor, values).all():
-        return np.asarray(tensor == 1)
+    if _binary(tensor.reshape(-1)[:64]) and _binary(tensor):
+        ones = tensor[..., :64, :64] == 1
+        if ones.any() and not ones.all():
+            return np.asarray(tensor == 1)
     if lowest == 0 and np.abs(tensor.sum(axis=-1) - 1).max() < 1e-3:  # weights of attention
         zero = tensor == 0
         return ~zero if zero.mean() > 0.01 else None
     return None
+
+
+def _binary(tensor: Array) -> bool:
+    return bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def _moved(base: Array, raw: Array, axis: int, step: int) -> bool:

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import numpy as np
 
-from padiff.diagnose.causes.trial import Trial, gap, rms
+from padiff.diagnose.causes.trial import Trial, gap, leading, rms, surely_over
 from padiff.records import Array, Cause
 
 PAIRINGS = ("halves", "interleaved")
@@ -61,14 +61,13 @@ def turning(x: Array, turned: Array, bound: float) -> Turning | None:
     """How ``turned`` is ``x`` with its pairs rotated, by position; None where it is not."""
     if x.shape != turned.shape or x.ndim < 2 or x.shape[-1] % 2:
         return None
+    possible = [pairing for pairing in PAIRINGS if _as_long(x, turned, pairing, bound)]
     for axis in range(x.ndim - 2, -1, -1):
         if x.shape[axis] < 3:
             continue
-        for pairing in PAIRINGS:
+        for pairing in possible:
             z, w = (np.moveaxis(pairs(t, pairing), axis, 0) for t in (x, turned))
             others = tuple(range(1, z.ndim - 1))
-            if gap(np.abs(z), np.abs(w)) > bound:
-                continue
             sums = (w * z.conj()).sum(axis=others) if others else w * z.conj()
             size = np.abs(sums)
             turns = np.where(size > 0, sums / np.where(size > 0, size, 1), 1.0)
@@ -76,6 +75,14 @@ def turning(x: Array, turned: Array, bound: float) -> Turning | None:
             if gap((z * spread).real, w.real) <= bound and gap((z * spread).imag, w.imag) <= bound:
                 return Turning(pairing, axis, turns)
     return None
+
+
+def _as_long(x: Array, turned: Array, pairing: str, bound: float) -> bool:
+    """Whether pairs are as long as they were, as they are when they are turned."""
+    few = [np.abs(pairs(leading(t), pairing)) for t in (x, turned)]
+    if surely_over(few[0] - few[1], bound, x.size // 2):
+        return False
+    return not gap(np.abs(pairs(x, pairing)), np.abs(pairs(turned, pairing))) > bound
 
 
 def rope(trial: Trial) -> Iterator[Cause]:

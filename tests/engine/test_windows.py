@@ -1,0 +1,166 @@
+"""One author cuts into windows inside the attention, the other around it: neither what it is given nor what it returns
+has its partner's shape, and both hold the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import padiff
+
+
+def cut(x: torch.Tensor) -> torch.Tensor:
+    """Into windows of 2 by 2."""
+    n, h, w, c = x.shape
+    return x.view(n, h // 2, 2, w // 2, 2, c).transpose(2, 3).reshape(-1, 4, c)
+
+
+def mended(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    n, h, w, c = shape
+    return x.view(n, h // 2, w // 2, 2, 2, c).transpose(2, 3).reshape(shape)
+
+
+class Attention(torch.nn.Module):
+    cuts = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias_table = torch.nn.Parameter(torch.randn(4, 4))
+        self.register_buffer("index", torch.arange(4))
+        self.qkv, self.proj = torch.nn.Linear(8, 24), torch.nn.Linear(8, 8)
+        self.shown: Any = lambda x: x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows = cut(x) if self.cuts else x
+        q, k, v = self.qkv(self.shown(windows)).chunk(3, -1)
+        attended = (q @ k.transpose(1, 2) * 0.35 + self.bias_table[self.index]).softmax(-1) @ v
+        out = self.proj(attended)
+        return mended(out, tuple(x.shape)) if self.cuts else out
+
+
+class Cutting(Attention):
+    cuts = True
+
+
+class Block(torch.nn.Module):
+    """Cuts inside its attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attn, self.norm2 = torch.nn.LayerNorm(8), Cutting(), torch.nn.LayerNorm(8)
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Around(torch.nn.Module):
+    """Cuts around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attn = torch.nn.LayerNorm(8), Attention()
+        self.norm2, self.mlp = torch.nn.LayerNorm(8), Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows = cut(self.norm1(x))
+        x = x + mended(self.attn(windows), tuple(x.shape))
+        n, h, w, c = x.shape
+        flat = x.reshape(n, h * w, c)
+        return (flat + self.mlp(self.norm2(flat))).reshape(n, h, w, c)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class One(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = torch.nn.Sequential(torch.nn.Linear(3, 8), Block(), torch.nn.LayerNorm(8), Block(), Block())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.features(x).mean((1, 2))
+
+
+class Two(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.early, self.norm = torch.nn.Linear(3, 8), Around(), torch.nn.LayerNorm(8)
+        self.late = torch.nn.ModuleList([Around(), Around()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.early(self.embed(x)))
+        for block in self.late:
+            x = block(x)
+        return x.mean((1, 2))
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * 1.5
+
+
+def pair() -> tuple[One, Two, np.ndarray]:
+    torch.manual_seed(3)
+    x = np.random.default_rng(0).standard_normal((2, 4, 4, 3)).astype("float32")
+    return One(), Two(), x
+
+
+def test_they_agree_and_each_attention_has_its_partner() -> None:
+    base, raw, x = pair()
+    result = padiff.compare(base, raw, x)
+    assert result.aligned, str(result)
+    assert result.plan is not None
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert {path: source for path, source in sources.items() if path.endswith("index")} == {
+        "early.attn.index": "features.1.attn.index",
+        "late.0.attn.index": "features.3.attn.index",
+        "late.1.attn.index": "features.4.attn.index",
+    }
+
+
+@pytest.mark.parametrize("block", ["early", "late.0", "late.1"])
+def test_a_wrong_gradient_is_the_attentions(block: str) -> None:
+    base, raw, x = pair()
+    raw.get_submodule(f"{block}.attn").shown = Scaled.apply
+    result = padiff.compare(base, raw, x)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == (f"{block}.attn", "backward")
+    assert [one.raw_path for one in result.divergences] == [f"{block}.attn"]
+
+
+@pytest.mark.parametrize("block", ["early", "late.0", "late.1"])
+def test_wrong_numbers_are_the_attentions(block: str) -> None:
+    base, raw, x = pair()
+    attention = raw.get_submodule(f"{block}.attn")
+    attention.shown = lambda windows: windows * 1.01
+    result = padiff.compare(base, raw, x)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) in (
+        (f"{block}.attn", "forward"),
+        (f"{block}.attn.qkv", "forward"),
+    )
+
+
+def test_what_is_mended_wrongly_is_the_blocks() -> None:
+    base, raw, x = pair()
+    block = raw.late[0]
+    block.forward = lambda x: x + block.mlp(block.norm2(x + block.attn(cut(block.norm1(x))).view(x.shape)))
+    result = padiff.compare(base, raw, x)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("late.0", "forward")
