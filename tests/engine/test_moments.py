@@ -118,3 +118,11 @@ def test_dumps_of_large_models_hold_few_moments() -> None:
     assert few_of(sizes, 2) == {"norm", "bias"}
     assert few_of({path: size // 100 for path, size in sizes.items()}, 2) == set(sizes)
     assert few_of({f"w{n}": 10**5 for n in range(100)}, 2) == {"w0", "w1"}
+
+
+@pytest.mark.parametrize("large", [1e18, 1e20])
+def test_squares_that_are_no_numbers_in_one_framework(large: float) -> None:
+    base, raw = net("torch"), net("paddle")
+    optimizers = adam(base), adam(raw)
+    result = padiff.compare(base, raw, batch(), optimizers=optimizers, steps=2, loss=lambda out: out.sum() * large)
+    assert result.aligned, str(result.divergence)

@@ -96,12 +96,12 @@ class FeedingRecorder(Recorder):
             self._adapter.write(old, new)
         call = self.calls[-1]
         fed = self._replacements(call, "output", call.outputs, self._feeder.hand_on(call))
-        return map_leaves(output, partial(_exchange, fed)) if fed else None
+        return _in_place_of(fed, output) if fed else None
 
     def _marked(self, name: str, value: Any) -> Any:
         call = self._tag(name, value)
         fed = {} if call is None else self._replacements(call, "tag", call.outputs, self._feeder.tagged(call))
-        return map_leaves(value, partial(_exchange, fed)) if fed else value
+        return _in_place_of(fed, value) if fed else value
 
     def _fail(self, module: Any) -> None:
         before = len(self.open_calls)
@@ -166,7 +166,7 @@ class FeedingRecorder(Recorder):
         made = [tensor for _, tensor in self._adapter.flatten(output)]
         self._repeated(call.outputs, made)
         fed = self._fed_again(call, "output", call.outputs, made)
-        return map_leaves(output, partial(_exchange, fed)) if fed else None
+        return _in_place_of(fed, output) if fed else None
 
     def _fail_again(self, module: Any) -> None:
         super()._fail_again(module)
@@ -255,8 +255,12 @@ def _exchanged(fed: Mapping[int, tuple[Any, Any]], args: tuple[Any, ...], kwargs
     """The arguments with what takes the place of tensors among them; None where nothing does."""
     if not fed:
         return None
-    change = partial(_exchange, fed)
-    return tuple(map_leaves(arg, change) for arg in args), {k: map_leaves(v, change) for k, v in kwargs.items()}
+    return tuple(_in_place_of(fed, arg) for arg in args), {k: _in_place_of(fed, v) for k, v in kwargs.items()}
+
+
+def _in_place_of(fed: Mapping[int, tuple[Any, Any]], tree: Any) -> Any:
+    found = fed.get(id(tree))  # mostly a lone tensor
+    return map_leaves(tree, partial(_exchange, fed)) if found is None else found[1]
 
 
 def _exchange(fed: Mapping[int, tuple[Any, Any]], leaf: Any) -> Any:

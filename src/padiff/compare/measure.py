@@ -72,7 +72,15 @@ def rms(array: Array) -> float:
         return 0.0
     flat = array.reshape(-1)
     flat = flat.astype(np.float32) if flat.dtype.itemsize < 4 else flat
-    return math.sqrt(abs(float(np.vdot(flat, flat))) / flat.size)
+    square = _square(flat)
+    low, high = _SAFE_SQUARES[FLOAT32]
+    if not low < square < high and flat.dtype.kind in "fc":  # lost something, or nothing is there
+        square = _square(flat.astype(np.complex128 if flat.dtype.kind == "c" else np.float64, copy=False))
+    return math.sqrt(square / flat.size)
+
+
+def _square(flat: Array) -> float:
+    return abs(float(np.vdot(flat, flat).real))
 
 
 def rms_gap(base: Array, other: Array) -> float:

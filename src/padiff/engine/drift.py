@@ -3,6 +3,7 @@ step of full length however small a gradient is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +16,11 @@ from padiff.records import Array, Noise
 
 UNCERTAIN = 10.0
 """Below how many times its noise the sign of a gradient's element is not relied on."""
+
+
+EDGE = 1e-4
+"""Of the largest number there is: a square that is more than this may be none any more in one framework, which squares
+before it multiplies by one less a beta, and still be one in another."""
 
 
 class Drift:
@@ -48,9 +54,12 @@ class Drift:
 
 
 def uncertain_part(moved: Array, gradient: Array, unsure: float) -> float:
-    """How much of what a step moved is not known, where elements of the gradient below ``unsure`` are not."""
+    """How much of what a step moved is not known, where elements of the gradient below ``unsure`` are not, nor those
+    that an optimizer squares in vain."""
     size = np.abs(gradient.astype(np.float64))
     share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
+    if gradient.dtype.kind == "f":
+        share[size > math.sqrt(EDGE * np.finfo(gradient.dtype).max)] = 1.0
     return rms(moved * share)
 
 

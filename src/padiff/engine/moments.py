@@ -13,6 +13,7 @@ import numpy as np
 
 from padiff.capture.held import HostValue
 from padiff.compare.measure import rms
+from padiff.engine.drift import EDGE
 from padiff.engine.job import Job
 from padiff.engine.state import State
 from padiff.frameworks.settings import optimizer_moments_of
@@ -64,7 +65,8 @@ class Moments:
         }
         apart = self._apart(compared)
         found: list[Comparison] = []
-        for name, (base, raw) in self.now.items():
+        for name, both in self.now.items():
+            base, raw = (_held_by_all(one) for one in both) if name == "moment2" else both
             allowed = {
                 path: self._allowed(
                     name, path, moment, gradients[path], times * max(noise.parameters[path], apart.get(path, 0.0))
@@ -108,6 +110,14 @@ class Moments:
         key = name, path
         self._noise[key] = self._noise.get(key, 0.0) + share * moved
         return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * own
+
+
+def _held_by_all(moments: ByPath) -> ByPath:
+    """Running sums of squares up to where whether they are numbers says nothing."""
+    return {
+        path: np.minimum(moment, EDGE * np.finfo(moment.dtype).max) if moment.dtype.kind == "f" else moment
+        for path, moment in moments.items()
+    }
 
 
 def _size(array: Array) -> float:

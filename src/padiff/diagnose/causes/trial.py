@@ -227,7 +227,8 @@ def leading(array: Array) -> Array:
 
 def further(one: Array, other: Array, most: float) -> bool:
     """Whether their first rows alone put two arrays of one shape further apart than that."""
-    return surely_over(leading(one) - leading(other), most, one.size)
+    with np.errstate(all="ignore"):
+        return surely_over(leading(one) - leading(other), most, one.size)
 
 
 def surely_over(apart: Array, most: float, size: int) -> bool:
