@@ -16,3 +16,15 @@ def broken(x: Any) -> Any:
 class Maker:
     def doubled(self, x: Any) -> Any:
         return x * 2.0
+
+    @staticmethod
+    def halved(x: Any) -> Any:
+        return x / 2.0
+
+    @classmethod
+    def tripled(cls, x: Any) -> Any:
+        return x * len(cls.__name__)
+
+
+class Heir(Maker):
+    pass

@@ -51,6 +51,27 @@ def test_methods() -> None:
     assert kinds(trace) == [name]
 
 
+@pytest.mark.parametrize("method", ["doubled", "halved", "tripled"])
+def test_methods_of_every_sort_and_inherited_ones(method: str) -> None:
+    """A plain one, a static one, one of the class; the heir has none of its own."""
+    heir, name = functions_of_mine.Heir, f"tests.capture.functions_of_mine.Heir.{method}"
+    model = of("torch", lambda self, x: self.fc(getattr(heir(), method)(x)))
+    plain = run("torch", model, small())
+    with padiff.watch_function(name):
+        trace = run("torch", model, small())
+    assert kinds(trace) == [name]
+    assert (trace.calls[-1].outputs[0].value.numpy() == plain.calls[-1].outputs[0].value.numpy()).all()
+    assert method not in vars(heir)
+
+
+def test_a_function_that_is_watched_twice_is_one_op() -> None:
+    original = functions_of_mine.shifted
+    with padiff.watch_function(NAME), padiff.watch_function(NAME):
+        trace = run("torch", of("torch", forward), small())
+    assert [op.path for op in ops(trace)] == ["/shifted", "/shifted#1", "/add"]
+    assert functions_of_mine.shifted is original
+
+
 def test_named_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADDLE_THIRDPARTY_API", f" {NAME}, torch.tanh,")
     trace = run("torch", of("torch", forward), small())

@@ -142,3 +142,51 @@ def test_ops_that_draw(base: str, raw: str, tmp_path: Path) -> None:
     assert result.aligned, str(result)
     assert result.replayed == 4
     assert len({one.raw_path for one in result.comparisons if one.raw_path.startswith("/dropout")}) == 2
+
+
+@pytest.mark.usefixtures("tagged")
+@pytest.mark.parametrize("kind", ["stats", "hash"])
+@pytest.mark.parametrize("framework", ["torch", "paddle"])
+def test_ops_and_tags_of_summaries_are_compared(framework: str, kind: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        recorded(model(framework), tmp_path / name, level="op", kind=kind)
+        recorded(model(framework), tmp_path / f"{name}_full", level="op")
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    whole = padiff.compare_dumps(tmp_path / "a_full", tmp_path / "b_full")
+    assert result.aligned, str(result)
+    assert tags(result) == tags(whole) != set()
+    ops, all_of_them = (
+        {(one.raw_path, one.phase) for one in found.comparisons if "/" in one.raw_path} for found in (result, whole)
+    )
+    masked = all_of_them - ops  # statistics do not tell what is masked out from the rest
+    assert ops <= all_of_them
+    assert len(masked) < len(ops) / 2
+    assert not masked or kind == "stats"
+
+
+@pytest.mark.parametrize("kind", ["stats", "hash"])
+@pytest.mark.parametrize("bug", RIGHT)
+def test_summaries_name_an_op_of_the_module_that_is_wrong(bug: str, kind: str, tmp_path: Path) -> None:
+    """The first that differs; one that only one side has is not told from sums."""
+    recorded(model("torch"), tmp_path / "a", level="op", kind=kind)
+    recorded(model("torch", bug), tmp_path / "b", level="op", kind=kind)
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    found = result.divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("second", "forward")
+    assert any("only=['second']" in note for note in result.notes)
+    if bug == "eps":
+        assert found.op is not None
+        assert found.op.raw_line is not None
+        assert found.op.raw_line.text == WRONG[bug][1]
+
+
+@pytest.mark.usefixtures("tagged")
+def test_a_tag_of_one_summary_alone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(model("torch"), tmp_path / "a", kind="stats")
+    monkeypatch.setattr(type(model("torch").first), "tagged", False)
+    recorded(model("torch"), tmp_path / "b", kind="stats")
+    there = padiff.compare_dumps(tmp_path / "a", tmp_path / "b").unmatched
+    back = padiff.compare_dumps(tmp_path / "b", tmp_path / "a").unmatched
+    assert {(one.side, one.why) for one in there} == {("base", "raw tags nothing of this name")}
+    assert {(one.side, one.why) for one in back} == {("raw", "base tags nothing of this name")}

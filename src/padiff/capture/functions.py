@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from padiff.errors import ArgumentError
+from padiff.frameworks.patches import Patch, Wrap, originals, replaced
+
+Whole = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Makes of a function, under a name, what is called in its place."""
 
 ENVIRONMENT = "PADDLE_THIRDPARTY_API"
 """Names of such functions, with commas between them; read when a model runs."""
 
 _names: list[str] = []
 """There is nothing to hand a name to before a comparison begins."""
-_patching = threading.Lock()
-_replaced: dict[tuple[int, str], list[Any]] = {}
-"""(Owner, attribute) to owner, attribute, function, and how many captures want it replaced."""
 
 
 class _Watchers(threading.local):
-    """Of one thread: by function, what takes its place."""
+    """Of one thread: which functions each wants to see, and how; the innermost is asked."""
 
     def __init__(self) -> None:
-        self.stack: list[dict[int, Callable[..., Any]]] = []
+        self.stack: list[tuple[frozenset[str], Whole]] = []
 
 
 _watchers = _Watchers()
@@ -114,63 +116,53 @@ def _is_there(name: str) -> bool:
 
 
 @contextmanager
-def watched_functions(whole: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def watched_functions(whole: Whole) -> Iterator[None]:
     """Inside, what this thread calls of these functions goes through what ``whole`` makes of each."""
     names = wanted_functions()
     if not names:
         yield
         return
-    own: dict[int, Callable[..., Any]] = {}
-    places: list[tuple[Any, str, Any]] = []
-    with _patching:
-        for name in names:
-            owner, attribute, function = _find(name)
-            function = _behind(function)
-            own[id(function)] = whole(name, function)
-            places += _places(owner, attribute, function)
-        for owner, attribute, function in places:
-            entry = _replaced.setdefault((id(owner), attribute), [owner, attribute, vars(owner)[attribute], 0])
-            entry[3] += 1
-            if entry[3] == 1:
-                setattr(owner, attribute, _replacement(function, entry[2]))
-    _watchers.stack.append(own)
-    try:
-        yield
-    finally:
-        _watchers.stack.remove(own)
-        with _patching:
-            for owner, attribute, _ in places:
-                entry = _replaced[id(owner), attribute]
-                entry[3] -= 1
-                if entry[3] == 0:
-                    del _replaced[id(owner), attribute]
-                    setattr(owner, attribute, entry[2])
+    with replaced([patch for name in names for patch in _places(name)]):
+        own = (frozenset(names), whole)
+        _watchers.stack.append(own)
+        try:
+            yield
+        finally:
+            _watchers.stack.remove(own)
 
 
-def _places(owner: Any, attribute: str, function: Any) -> list[tuple[Any, str, Any]]:
-    """Where the function is held: by its owner, and by all modules that imported it by itself."""
-    found = [(owner, attribute, function)] if attribute in getattr(owner, "__dict__", {}) else []
+def _places(name: str) -> list[Patch]:
+    """Where a function is held: by its owner, and by all modules that imported it by itself."""
+    owner, attribute, function = _find(name)
+    wrap = _seen_whole(name)
+    held = attribute in getattr(owner, "__dict__", {}) or isinstance(owner, type)
+    found: list[Patch] = [(owner, attribute, wrap)] if held else []
     if not isinstance(owner, ModuleType):
         return found
+    standing = originals()
+    function = standing.get(id(function), function)
     for module in list(sys.modules.values()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            same = value is function or (type(value) is FunctionType and _behind(value) is function)
-            if same and (module is not owner or name != attribute):
-                found.append((module, name, function))
+        for label, value in list(getattr(module, "__dict__", {}).items()):
+            if standing.get(id(value), value) is function and (module is not owner or label != attribute):
+                found.append((module, label, wrap))
     return found
 
 
-def _behind(function: Any) -> Any:
-    """What a replacement stands for; anything else stands for itself."""
-    return getattr(function, "__dict__", {}).get("__padiff_watched__", function)
+@functools.cache
+def _seen_whole(name: str) -> Wrap:
+    """What is made of the function of this name."""
 
+    def wrap(held: Any) -> Any:
+        bound = type(held) if isinstance(held, (staticmethod, classmethod)) else None
+        function = held if bound is None else held.__func__
 
-def _replacement(function: Callable[..., Any], held: Any) -> Any:
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        stack = _watchers.stack
-        return (stack[-1].get(id(function), function) if stack else function)(*args, **kwargs)
+        @functools.wraps(function)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            wanted, whole = _watchers.stack[-1] if _watchers.stack else ((), None)
+            if whole is None or name not in wanted:
+                return function(*args, **kwargs)
+            return whole(name, function)(*args, **kwargs)
 
-    replacement.__padiff_watched__ = function  # type: ignore[attr-defined]
-    replacement.__name__ = getattr(function, "__name__", "replacement")
-    replacement.__doc__ = function.__doc__
-    return staticmethod(replacement) if isinstance(held, staticmethod) else replacement
+        return replacement if bound is None else bound(replacement)
+
+    return wrap

@@ -57,7 +57,8 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
     finally:
         restore_random_state(adapter, randomness)
         for module, flag in zip(live.modules, training, strict=True):
-            adapter.set_training(module, flag)
+            if adapter.is_training(module) != flag:
+                adapter.set_training(module, flag)
         for parameter, gradient in gradients:
             adapter.set_gradient(parameter, gradient)
         put_back(live, saved)

@@ -196,9 +196,8 @@ class Apart:
                 ]
         if found and not self.summed:
             self.notes += self._own_draws(base, raw)
-        if not self.summed:
-            done = with_ops(done, done.comparisons, diverged=bool(found))
-            found = [named_by_ops(one, done) for one in found]
+        done = with_ops(done, done.comparisons, diverged=bool(found))
+        found = [named_by_ops(one, done) for one in found]
         wrong = [one for one in start if not one.agrees]
         if wrong:
             note = self._different_start(wrong, len(start))

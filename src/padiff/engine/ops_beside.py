@@ -18,6 +18,7 @@ from padiff.records import (
     Comparison,
     Divergence,
     OpPair,
+    Outcome,
     StepComparison,
     StepTrace,
     Tolerance,
@@ -71,14 +72,9 @@ class OpsBeside:
                 continue
             if math.prod(one.value.shape) != math.prod(other.value.shape):
                 continue  # they do the same to other things
-            expected, found = one.value.numpy(), other.value.numpy()
-            if expected.dtype.kind != found.dtype.kind:
-                continue  # a mask may be boolean here and floating there, and say the same
-            tolerance = allowed(one.tensor)
-            rest = without_masked(expected, found)
-            if rest is not None:  # what is left out is large, and so is its noise
-                (expected, found), tolerance = rest, replace(tolerance, predicted=None)
-            outcome = compare_in_any_layout(expected, found, tolerance, loosely=True)
+            outcome = self._judged(one.value, other.value, allowed(one.tensor))
+            if outcome is None:
+                continue
             comparison = Comparison(
                 "forward",
                 self.step,
@@ -104,10 +100,22 @@ class OpsBeside:
             return
         if partner.dtype == "released":
             return
-        outcome = compare_in_any_layout(
-            partner.numpy(), gradient.numpy(), allowed(met[0], gradients=True), gradients=True, loosely=True
-        )
-        self.comparisons.append(replace(met[1], phase="backward", outcome=outcome))
+        outcome = self._judged_gradient(partner, gradient, allowed(met[0], gradients=True))
+        if outcome is not None:
+            self.comparisons.append(replace(met[1], phase="backward", outcome=outcome))
+
+    def _judged(self, base: Value, raw: Value, tolerance: Tolerance) -> Outcome | None:
+        """None where the two cannot be held against each other."""
+        expected, found = base.numpy(), raw.numpy()
+        if expected.dtype.kind != found.dtype.kind:
+            return None  # a mask may be boolean here and floating there, and say the same
+        rest = without_masked(expected, found)
+        if rest is not None:  # what is left out is large, and so is its noise
+            (expected, found), tolerance = rest, replace(tolerance, predicted=None)
+        return compare_in_any_layout(expected, found, tolerance, loosely=True)
+
+    def _judged_gradient(self, base: Value, raw: Value, tolerance: Tolerance) -> Outcome | None:
+        return compare_in_any_layout(base.numpy(), raw.numpy(), tolerance, gradients=True, loosely=True)
 
     def _same(self, base: Call, raw: Call) -> bool:
         if not base.outputs or not raw.outputs:
@@ -118,19 +126,19 @@ class OpsBeside:
         )
 
     def _sum(self, op: Call) -> tuple[float, ...]:
-        """Mean and root mean square of what an op returned: whatever the order of its elements."""
         if op.index not in self._sums:
             value = op.outputs[0].value
-            if value.overwritten or not math.prod(value.shape):
-                found: tuple[float, ...] = ()
-            else:
-                array = np.asarray(value.numpy())
-                kind = np.complex128 if array.dtype.kind == "c" else np.float64
-                with np.errstate(all="ignore"):
-                    flat = np.abs(array.astype(kind)) if kind is np.complex128 else array.astype(kind)
-                    found = (float(flat.mean()), float(np.sqrt((flat * flat).mean())))
-            self._sums[op.index] = found
+            empty = value.overwritten or not math.prod(value.shape)
+            self._sums[op.index] = () if empty else self._moments(value)
         return self._sums[op.index]
+
+    def _moments(self, value: Value) -> tuple[float, ...]:
+        """Mean and root mean square of what an op returned: whatever the order of its elements."""
+        array = np.asarray(value.numpy())
+        kind = np.complex128 if array.dtype.kind == "c" else np.float64
+        with np.errstate(all="ignore"):
+            flat = np.abs(array.astype(kind)) if kind is np.complex128 else array.astype(kind)
+            return (float(flat.mean()), float(np.sqrt((flat * flat).mean())))
 
 
 def ops_of_pairs(

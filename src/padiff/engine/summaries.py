@@ -6,19 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from padiff.align import CallPairing, pair_slots
-from padiff.compare.kinds import Kind, kind_of
-from padiff.compare.tolerance import allowed_error
+from padiff.align import CallPairing, pair_slots, tag_key, tags_of
+from padiff.engine.by_summary import judged
 from padiff.engine.job import Job
-from padiff.engine.stored import dtype_named
+from padiff.engine.replay import in_order
+from padiff.engine.summed_ops import SummedOps
 from padiff.records import (
     Call,
     Comparison,
     Divergence,
     Noise,
-    Numbers,
     Outcome,
     Phase,
     Role,
@@ -30,11 +27,9 @@ from padiff.records import (
     Value,
     WeightPlan,
 )
-from padiff.store import Dump, Stats, StepDump, StoredValue
+from padiff.store import Dump, StepDump, StoredValue
 
 MOST_SUSPECTS = 8
-QUANTILES = 10.0
-"""A quantile is one element, which may be that much further off than all are on average."""
 
 
 class Summaries:
@@ -51,7 +46,29 @@ class Summaries:
         found: list[Comparison] = []
         places: dict[int, tuple[int, Comparison]] = {}
         alone: list[Unmatched] = []
-        for call in raw.calls:
+        met: set[tuple[str, int]] = set()
+        ops = SummedOps(raw.step)
+
+        def hold(role: Role, one: Slot, other: Slot, partner: Call, call: Call) -> None:
+            if _summed(one.value) and _summed(other.value):
+                outcome = judged(one.value, other.value, self._allowed(one.tensor))
+                comparison = self._at(base, "forward", role, partner, call, other.name or one.name, outcome)
+                comparison = replace(comparison, tensor=other.tensor)
+                found.append(comparison)
+                places.setdefault(other.tensor, (one.tensor, comparison))
+
+        for call, moment in in_order(raw.calls):
+            if moment == "begins":
+                continue
+            if moment == "tags":
+                partner = pairing.tagged(call)
+                if partner is None:
+                    alone.append(Unmatched("raw", call.path, call.kind, "base tags nothing of this name"))
+                    continue
+                met.add(tag_key(call))
+                for one, other in pair_slots(partner.outputs, call.outputs)[0]:
+                    hold("output", one, other, partner, call)
+                continue
             partner = pairing.base_call(call)
             if partner is None:
                 continue
@@ -64,29 +81,39 @@ class Summaries:
             for role, left, right in roles:
                 both, left_alone, right_alone = pair_slots(left, right, loosely=role == "input" and not pairing.alike)
                 for one, other in both:
-                    if not (_summed(one.value) and _summed(other.value)):
-                        continue
-                    noise = None if self._noise is None else self._noise.tensors.get(one.tensor)
-                    outcome = self._outcome(one.value, other.value, noise)
-                    comparison = self._at(base, "forward", role, partner, call, other.name or one.name, outcome)
-                    comparison = replace(comparison, tensor=other.tensor)
-                    found.append(comparison)
-                    places.setdefault(other.tensor, (one.tensor, comparison))
+                    hold(role, one, other, partner, call)
                 for side, rest in (("base", left_alone), ("raw", right_alone)):
                     one_of = partner if side == "base" else call
                     alone += [
                         Unmatched(side, one_of.path, one_of.kind, f"{role} {s.name!r} exists in {side} only")  # type: ignore[arg-type]
                         for s in rest
                     ]
+            ops.compare(partner, call, self._allowed)
         for number, gradient in raw.gradients.items():
             place = places.get(number)
             expected = None if place is None else base.gradients.get(place[0])
-            if place is not None and expected is not None and _summed(gradient) and _summed(expected):
-                noise = None if self._noise is None else self._noise.gradients.get(place[0])
-                outcome = self._outcome(expected, gradient, noise, sums=True)
+            if place is None:
+                ops.on_gradient(number, gradient, base.gradients, self._allowed)
+            elif expected is not None and _summed(gradient) and _summed(expected):
+                outcome = judged(expected, gradient, self._allowed(place[0], gradients=True))
                 found.append(replace(place[1], phase="backward", outcome=outcome))
-        unmatched = (*pairing.unmatched(raw.calls), *alone)
-        return StepComparison(raw.step, base, raw, tuple(pairs), tuple(found), unmatched, pairing.alike)
+        alone += [
+            Unmatched("base", tag.path, tag.kind, "raw tags nothing of this name")
+            for key, tag in tags_of(base.calls).items()
+            if key not in met
+        ]
+        unmatched = (*pairing.unmatched(raw.calls), *alone, *ops.unmatched)
+        return StepComparison(
+            raw.step,
+            base,
+            raw,
+            tuple(pairs),
+            tuple(found),
+            unmatched,
+            pairing.alike,
+            ops=tuple(ops.comparisons),
+            op_pairs=tuple(ops.pairs),
+        )
 
     def state(self, plan: WeightPlan, base: StepDump, raw: StepDump) -> list[Comparison]:
         """What the step left in parameters and buffers."""
@@ -142,72 +169,18 @@ class Summaries:
     def _outcome(
         self, base: Value, raw: Value, noise: float | None, *, sums: bool = False, turned: bool = False
     ) -> Outcome:
-        assert isinstance(base, StoredValue) and isinstance(raw, StoredValue)
+        return judged(base, raw, self._tolerance(noise, sums), turned=turned)
+
+    def _tolerance(self, noise: float | None, sums: bool) -> Tolerance:
         tolerance = replace(self._job.tolerance, sums=sums)
         if noise is not None and math.isfinite(noise) and tolerance.mode == "auto":
             tolerance = replace(tolerance, predicted=noise)
-        if "hash" in (base.kind, raw.kind):
-            return by_digest(base, raw)
-        return by_statistics(base.statistics(), raw.statistics(), tolerance, turned=turned)
+        return tolerance
 
-
-def by_digest(base: StoredValue, raw: StoredValue) -> Outcome:
-    """Equal bit by bit, or not."""
-    forms = [f"{value.dtype}{list(value.shape)}" for value in (base, raw)]
-    if base.shape != raw.shape:
-        return Outcome("different", "shape", f"base is {forms[0]}, raw {forms[1]}")
-    if base.dtype != raw.dtype:
-        return Outcome("different", "dtype", f"base is {forms[0]}, raw {forms[1]}")
-    if base.digest() == raw.digest():
-        return Outcome("equal", None, "equal bit by bit")
-    return Outcome("different", "values", "not equal bit by bit; digests don't say by how much")
-
-
-def by_statistics(base: Stats, raw: Stats, tolerance: Tolerance, *, turned: bool = False) -> Outcome:
-    """How far two tensors are apart at least; ``turned``: their elements come in different orders."""
-    if base.digest == raw.digest and base.shape == raw.shape and base.dtype == raw.dtype:
-        return Outcome("equal", None, "equal bit by bit")
-    if base.size != raw.size:
-        return Outcome("different", "shape", f"base is {list(base.shape)}, raw {list(raw.shape)}")
-    kind = kind_of(dtype_named(base.dtype))
-    if base.dtype != raw.dtype and not tolerance.narrow:
-        return Outcome("different", "dtype", f"base is {base.dtype}, raw {raw.dtype}")
-    counts = ("nan", "positive_infinite", "negative_infinite")
-    if any(getattr(base, name) != getattr(raw, name) for name in counts):
-        return Outcome("different", "nonfinite", "NaN or infinities on one side that the other does not have")
-    rms = base.l2 / math.sqrt(base.finite) if base.finite else 0.0
-    apart = _least(base, raw, rms, ordered=not turned and base.shape == raw.shape)
-    allowed = _allowed(kind, tolerance, rms, base)
-    mean = base.l1 / max(base.finite, 1)
-    cosine = max(-1.0, 1.0 - 0.5 * (apart / rms) ** 2) if rms else 1.0
-    numbers = Numbers(base.size, apart, apart, mean, apart, rms, cosine)
-    relative = f"{apart / rms:.1e} of base's size" if rms else f"{apart:.1e}"
-    if apart <= allowed:
-        return Outcome("rounding", None, f"statistics apart by {relative}", numbers, allowed, tolerance.predicted)
-    message = f"statistics apart by at least {relative}, allowed {allowed:.1e}"
-    return Outcome("different", "values", message, numbers, allowed, tolerance.predicted)
-
-
-def _least(base: Stats, raw: Stats, rms: float, *, ordered: bool) -> float:
-    """A lower bound of the root mean square error, near it where elements were sampled."""
-    root = math.sqrt(base.finite) if base.finite else 1.0
-    found = [abs(raw.l2 - base.l2) / root, abs(raw.mean - base.mean)]
-    extremes = [abs(raw.minimum - base.minimum), abs(raw.maximum - base.maximum)]
-    if ordered and len(base.sample) == len(raw.sample) and base.sample:
-        one, other = np.array(base.sample), np.array(raw.sample)
-        both = np.isfinite(one) & np.isfinite(other)
-        if both.any():
-            found.append(float(np.sqrt(np.mean((other - one)[both] ** 2))))
-        extremes += [abs(r - b) for b, r in zip(base.quantiles, raw.quantiles, strict=True)]
-    found.append(max(extremes, default=0.0) / QUANTILES)
-    return max(found)
-
-
-def _allowed(kind: Kind, tolerance: Tolerance, rms: float, base: Stats) -> float:
-    if tolerance.mode == "auto":
-        return float(allowed_error(kind, tolerance, rms))
-    size = base.l1 / max(base.finite, 1) if tolerance.mode == "mean" else rms
-    return tolerance.atol + tolerance.rtol * size
+    def _allowed(self, tensor: int, *, gradients: bool = False) -> Tolerance:
+        """The tolerance for a tensor of base."""
+        noise = self._noise or Noise()
+        return self._tolerance((noise.gradients if gradients else noise.tensors).get(tensor), gradients)
 
 
 def _kinds(*sides: Mapping[str, Value | None]) -> set[str]:
@@ -225,10 +198,11 @@ def suspects(found: Iterable[Divergence], done: StepComparison, base: Dump, raw:
         paths["base"].append(divergence.base_path)
         paths["raw"].append(divergence.raw_path)
     wrong = {c.raw_call for c in done.comparisons if not c.agrees and c.phase == "forward" and c.role == "input"}
+    modules = {call.path for call in done.raw.calls}
     for comparison in done.comparisons:
         if comparison.phase != "forward" or comparison.role != "output" or comparison.agrees:
             continue
-        if comparison.raw_call not in wrong:
+        if comparison.raw_call not in wrong and comparison.raw_path in modules:  # and no op or tag
             paths["base"].append(comparison.base_path)
             paths["raw"].append(comparison.raw_path)
     notes = []

@@ -72,9 +72,12 @@ _places: dict[tuple[int, str], _Place] = {}
 
 
 def _held(owner: Any, name: str) -> Any:
-    """What stands there, as it is stored: a static method is not unwrapped."""
-    own = getattr(owner, "__dict__", {})
-    return own[name] if name in own else getattr(owner, name)
+    """What stands there, as it is stored, or inherited: a static method is not unwrapped."""
+    for one in owner.__mro__ if isinstance(owner, type) else (owner,):
+        own = getattr(one, "__dict__", {})
+        if name in own:
+            return own[name]
+    return getattr(owner, name)
 
 
 @contextmanager

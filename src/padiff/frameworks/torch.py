@@ -20,6 +20,7 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.patches import replaced
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, holds_compiled
@@ -487,16 +488,16 @@ def _recomputing() -> bool:
 
 @contextmanager
 def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
-    original, thread = torch.amp.GradScaler.scale, threading.get_ident()
+    thread = threading.get_ident()
 
-    def reporting(scaler: Any, outputs: Any) -> Any:
-        found = original(scaler, outputs)
-        if threading.get_ident() == thread and scaler.is_enabled():
-            scaled(float(scaler.get_scale()))
-        return found
+    def wrap(original: Any) -> Any:
+        def reporting(scaler: Any, outputs: Any) -> Any:
+            found = original(scaler, outputs)
+            if threading.get_ident() == thread and scaler.is_enabled():
+                scaled(float(scaler.get_scale()))
+            return found
 
-    torch.amp.GradScaler.scale = reporting
-    try:
+        return reporting
+
+    with replaced([(torch.amp.GradScaler, "scale", wrap)]):
         yield
-    finally:
-        torch.amp.GradScaler.scale = original

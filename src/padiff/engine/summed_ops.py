@@ -1,0 +1,49 @@
+"""Ops of dumps that hold statistics or digests, compared by these."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from padiff.compare.masks import MASKED
+from padiff.engine.by_summary import judged
+from padiff.engine.ops_beside import OpsBeside
+from padiff.engine.stored import dtype_named
+from padiff.records import Call, Outcome, Tolerance, Value
+from padiff.store import StoredValue
+
+
+@dataclass
+class SummedOps(OpsBeside):
+    """Holds raw's ops against base's as ``OpsBeside`` does, without their elements."""
+
+    def _judged(self, base: Value, raw: Value, tolerance: Tolerance) -> Outcome | None:
+        if not (isinstance(base, StoredValue) and isinstance(raw, StoredValue)):
+            return None
+        if dtype_named(base.dtype).kind != dtype_named(raw.dtype).kind or _masked(base) or _masked(raw):
+            return None  # what is masked out may be any large number, and sums do not tell it from the rest
+        return judged(base, raw, tolerance)
+
+    def _judged_gradient(self, base: Value, raw: Value, tolerance: Tolerance) -> Outcome | None:
+        stored = isinstance(base, StoredValue) and isinstance(raw, StoredValue)
+        return judged(base, raw, tolerance) if stored else None
+
+    def _same(self, base: Call, raw: Call) -> bool:
+        values = [call.outputs[0].value for call in (base, raw) if call.outputs]
+        if any(isinstance(value, StoredValue) and value.kind == "hash" for value in values):
+            digests = {value.digest() for value in values if isinstance(value, StoredValue)}
+            return len(values) == 2 and len(digests) == 1
+        return super()._same(base, raw)
+
+    def _moments(self, value: Value) -> tuple[float, ...]:
+        if not isinstance(value, StoredValue):
+            return ()
+        known = value.statistics()
+        return (known.mean, known.l2 / math.sqrt(max(known.finite, 1)))
+
+
+def _masked(value: StoredValue) -> bool:
+    if value.kind == "hash":
+        return False
+    known = value.statistics()
+    return known.minimum <= MASKED or known.negative_infinite > 0
