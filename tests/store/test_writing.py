@@ -305,21 +305,22 @@ def test_long_runs_keep_flat_memory(kind: Any, tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with DumpWriter(tmp_path / "run", tree=tree(), facts=FACTS, kind=kind, shard_bytes=4096) as writer:
-            for number in range(120):
+            for number in range(440):
                 step = writer.begin_step(number)
                 for place, array in enumerate(arrays):
                     step.tensor(place, array)
                     step.gradient(place, array)
                 step.weights({"w": arrays[0]})
                 step.end()
-                if number in (39, 119):
+                if number in (39, 439):
                     writer._lane.drain()
                     gc.collect()
                     held.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    # 80 steps of 40 tensors each: what grows is a line of the index for each step, and for each shard.
-    assert (held[1] - held[0]) / 80 < (8000 if kind == "full" else 20_000)
+    # 400 steps of 40 tensors each: what grows is a line of the index for each step, and for each shard; memory that is
+    # lent to the writer again and again comes and goes.
+    assert (held[1] - held[0]) / 400 < (8000 if kind == "full" else 20_000)
 
 
 def test_work_is_done_in_order_and_what_it_raises_is_raised_to_who_hands_over_more() -> None:
