@@ -111,14 +111,16 @@ def _hook(framework: str, count: int, repeat: int) -> Row:
     tanh = torch.tanh if framework == "torch" else paddle.tanh
 
     def once(hooked: bool) -> float:
-        x, made, kept = adapter.to_native(array), [], []
+        x, made = adapter.to_native(array), []
+        kept: dict[int, Any] = {}
         start = time.thread_time()
         for _ in range(count // 2):
             x = x * chain.scale
             made.append(x)
             x = tanh(x)
             made.append(x)
-        handles = [adapter.on_gradient(tensor, kept.append) for tensor in made] if hooked else []
+        follow = adapter.keeping_gradients(lambda number, gradient, _: kept.__setitem__(number, gradient))
+        handles = [follow(tensor, number) for number, tensor in enumerate(made)] if hooked else []
         adapter.backward(adapter.mean_loss([x]))
         for handle in handles:
             assert handle is not None
