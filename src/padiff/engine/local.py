@@ -17,14 +17,15 @@ import numpy as np
 from padiff.align import name_of, pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
-from padiff.compare.arrays import compare_arrays, missing
+from padiff.compare.arrays import missing
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.masks import masked_alike, without_masked
 from padiff.compare.measure import rms_gap
 from padiff.compare.tolerance import predicting
 from padiff.engine.beside import Beside
-from padiff.engine.blame import Blame, comparable, family
+from padiff.engine.blame import Blame, family
 from padiff.engine.gallery import Gallery
+from padiff.engine.moved import Moved, valued
 from padiff.engine.saturation import Saturation
 from padiff.records import (
     Array,
@@ -69,14 +70,6 @@ class Unsettled(NamedTuple):
     raw: Array
 
 
-class Sorted(NamedTuple):
-    """Two tensors, their numbers in order, and what came of comparing them."""
-
-    base: Slot
-    raw: Slot
-    outcome: Outcome
-
-
 class LocalRun:
     """Feeds a model base's tensors and compares what it makes of them."""
 
@@ -115,9 +108,9 @@ class LocalRun:
         """Tensor of base to what was found when it was compared first."""
         self.unsettled: list[Unsettled] = []
         """Gradients that are more than the least apart, while base's noise is not known."""
-        self._moved: set[int] = set()
-        """Raw calls that returned base's numbers in another order, and to which base's gradients came back so."""
         self._blame = Blame()
+        sent = (reference.contributions, reference.arrivals) if backward else None
+        self._moved = Moved(self._blame, beside, self._allowed_at, self._told, sent) if change is None else None
 
     @property
     def faults(self) -> list[Fault]:
@@ -141,7 +134,9 @@ class LocalRun:
                     feeds[slot.tensor] = Feed(None, partial(self._late_contribution, call, slot), True)
         for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
             assert base is not None
-            if other.tensor in feeds or self._merely_moved("input", base, call, one, other):
+            if other.tensor in feeds:
+                continue
+            if self._moved is not None and self._moved.merely("input", base, call, one, other):
                 continue
             outcome, arranged = self._edge(base, call, one, other)
             if outcome.agrees:
@@ -163,8 +158,8 @@ class LocalRun:
             if self._backward and one.tracked and other.tracked and self._change is None:
                 self._awaited[call.index, other.tensor] = (base, call, one, other)
             self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
-        if base is not None and call.index not in self._blame.misfed and self._beside.begins_elsewhere(base, call):
-            self._look_at_first(base, call, feeds)
+        if base is not None and self._moved is not None:
+            self._moved.given(base, call, feeds)
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
             self._look_for_missing(base, call)
         return feeds
@@ -179,64 +174,6 @@ class LocalRun:
             outcome = missing(f"raw gives {call.path} no {slot.name or 'tensor'}, base one of shape {shape}")
             comparison = self._comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
-
-    def _look_at_first(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
-        """What a call is given first may be cut and ordered otherwise (windows), and have no slot beside it: whether it
-        holds the same numbers says whether the call was given what base's was."""
-        first = _holding_as_many(base.inputs, call.inputs)
-        if first is None:
-            return
-        one, other = first
-        if not self._in_any_order("forward", "input", base, one, other).outcome.agrees:
-            self._blame.misfed.add(call.index)
-        elif other.tensor not in feeds and self._asks(one, other):
-            see = partial(self._moved_contribution, base, call, one, other)
-            feeds[other.tensor] = Feed(other.value.numpy(), see, True)  # as it is
-
-    def _merely_moved(self, role: Role, base: Call, call: Call, one: Slot, other: Slot) -> bool:
-        """Whether what a call is given first, or returns first, holds base's numbers, but cut and ordered otherwise."""
-        firsts = (base.inputs, call.inputs) if role == "input" else (base.outputs, call.outputs)
-        if one is not firsts[0][0] or other is not firsts[1][0] or one.value.shape == other.value.shape:
-            return False
-        if self._change is not None or not self._beside.begins_elsewhere(base, call):
-            return False
-        if (
-            _holding_as_many(*firsts) is None
-            or not self._in_any_order("forward", role, base, one, other).outcome.agrees
-        ):
-            return False
-        tolerance = self.allowed(self._key("forward", role, base, one))
-        return not compare_arranged(one.value.numpy(), other.value.numpy(), tolerance, loosely=True)[0].agrees
-
-    def _look_at_moved(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
-        """The same of what it returns. Where those are other numbers, too, it may just end elsewhere."""
-        first = None if call.index in self._blame.misfed else _holding_as_many(base.outputs, call.outputs)
-        if first is None or first[1].tensor in feeds:
-            return
-        one, other = first
-        found = self._in_any_order("forward", "output", base, one, other)
-        if not found.outcome.agrees:
-            self._accuse_moved("forward", "output", base, call, found, "doubtful")
-            return
-        self._blame.like_its_partner(base, call)
-        if self._asks(one, other):
-            feeds[other.tensor] = Feed(other.value.numpy(), partial(self._moved_arrival, base, call, one, other), True)
-
-    def _asks(self, one: Slot, other: Slot) -> bool:
-        """Whether the gradient of something that stays as it is is asked for."""
-        return self._backward and one.tracked and other.tracked and self._change is None
-
-    def _in_any_order(self, phase: Phase, role: Role, base: Call, one: Slot, other: Slot) -> Sorted:
-        """Whether two tensors hold the same numbers, in whatever order."""
-        one, other = (_valued(slot, HostValue(np.sort(slot.value.numpy(), None))) for slot in (one, other))
-        tolerance = self.allowed(self._key(phase, role, base, one))
-        outcome = compare_arrays(one.value.numpy(), other.value.numpy(), tolerance)
-        return Sorted(one, other, replace(outcome, message=f"{outcome.message} (in whatever order)"))
-
-    def _accuse_moved(self, phase: Phase, role: Role, base: Call, call: Call, found: Sorted, kind: str) -> None:
-        comparison = self._comparison(phase, role, base, call, found.base, found.raw, found.outcome)
-        self.comparisons.append(comparison)
-        self._blame.accuse(phase, role, base, call, found.base, found.raw, comparison, kind, None)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""
@@ -264,9 +201,9 @@ class LocalRun:
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
-        met = False
+        met, moved = False, self._moved if loose and not misled else None
         for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
-            if other.tensor in feeds or (loose and not misled and self._merely_moved("output", base, call, one, other)):
+            if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):
                 continue
             met = True
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
@@ -283,8 +220,8 @@ class LocalRun:
             if self._backward and one.tracked and not other.tracked and outcome.agrees:
                 self._cut(base, call, one, other, between=False)
             self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
-        if loose and not misled and not met:
-            self._look_at_moved(base, call, feeds)
+        if moved is not None and not met:
+            moved.returned(base, call, feeds)
         self._blame.judged(call)
         return feeds
 
@@ -360,30 +297,10 @@ class LocalRun:
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
         return None if expected is None else self._gradient("output", base, call, one, other, expected, gradient)
 
-    def _moved_contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
-        """What a call sends back, where base's was given the same numbers in another order."""
-        expected = self._reference.contributions.get((base.index, one.tensor))
-        if expected is None or call.index not in self._moved:
-            return None
-        found = self._in_any_order("backward", "input", base, _valued(one, expected), _valued(other, gradient))
-        if not found.outcome.agrees:
-            self._accuse_moved("backward", "input", base, call, found, "input")
-            self._blame.sent_moved(call)
-        return None
-
-    def _moved_arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
-        """What comes back to such a call."""
-        expected = self._beside.arrival(one.tensor, self._reference.arrivals)
-        if expected is not None:
-            found = self._in_any_order("backward", "output", base, _valued(one, expected), _valued(other, gradient))
-            if found.outcome.agrees:
-                self._moved.add(call.index)
-        return None
-
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
     ) -> Array | None:
-        one, other = _valued(one, expected), _valued(other, gradient)
+        one, other = valued(one, expected), valued(other, gradient)
         outcome, arranged = self._compare("backward", role, base, call, one, other, role)
         if self._change is None and outcome.verdict == "equal" and expected.shape == gradient.shape:
             return None  # it is base's as it is
@@ -480,6 +397,16 @@ class LocalRun:
             other.tensor,
         )
 
+    def _told(
+        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
+    ) -> Comparison:
+        comparison = self._comparison(phase, role, base, call, one, other, outcome)
+        self.comparisons.append(comparison)
+        return comparison
+
+    def _allowed_at(self, phase: Phase, role: Role, base: Call, one: Slot) -> Tolerance:
+        return self.allowed(self._key(phase, role, base, one))
+
     def _key(self, phase: Phase, role: Role, base: Call, one: Slot) -> Key:
         return (phase, role, base.index if (phase, role) == ("backward", "input") else -1, one.tensor)
 
@@ -532,15 +459,3 @@ def _family_of(dtype: np.dtype[Any]) -> str:
 
 def _floating(value: Value) -> bool:
     return family(value.dtype) == "float"
-
-
-def _holding_as_many(base: Sequence[Slot], raw: Sequence[Slot]) -> tuple[Slot, Slot] | None:
-    """The first of each, where they may hold the same in different shapes."""
-    if not base or not raw or base[0].value.overwritten or raw[0].value.overwritten:
-        return None
-    one, other = base[0], raw[0]
-    return (one, other) if _floating(one.value) and comparable(one.value, other.value) else None
-
-
-def _valued(slot: Slot, value: Value) -> Slot:
-    return Slot(slot.name, slot.tensor, value, slot.tracked, slot.stands_for)

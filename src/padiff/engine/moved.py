@@ -1,0 +1,136 @@
+"""What one author cuts and orders inside a module, and the other around it (windows): neither what the module is given
+nor what it returns has its partner's shape, and both hold the same numbers.
+
+Nothing can be put in its place then. Whether it holds base's numbers in whatever order says whether the module was
+given what base's was, returned what base's did, and sent back what base's did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from padiff.capture.feeding import Feed
+from padiff.capture.held import HostValue
+from padiff.compare.arrays import compare_arrays
+from padiff.compare.layouts import compare_arranged
+from padiff.engine.beside import Beside
+from padiff.engine.blame import Blame, comparable, family
+from padiff.records import Array, Call, Comparison, Outcome, Phase, Role, Slot, Tolerance, Value
+
+Allowed = Callable[[Phase, Role, Call, Slot], Tolerance]
+"""What may differ at a slot of one of base's calls."""
+Told = Callable[[Phase, Role, Call, Call, Slot, Slot, Outcome], Comparison]
+"""Makes the comparison of two slots, and keeps it."""
+
+
+class Sorted(NamedTuple):
+    """Two tensors, their numbers in order, and what came of comparing them."""
+
+    base: Slot
+    raw: Slot
+    outcome: Outcome
+
+
+class Moved:
+    """Holds the first thing that calls are given and return against base's, in any order."""
+
+    def __init__(
+        self,
+        blame: Blame,
+        beside: Beside,
+        allowed: Allowed,
+        told: Told,
+        gradients: tuple[Mapping[tuple[int, int], Value], Mapping[int, Value]] | None,
+    ) -> None:
+        self._blame, self._beside, self._allowed, self._told = blame, beside, allowed, told
+        self._gradients = gradients
+        """What base's calls sent back, and what came back to its tensors; None where gradients are not asked for."""
+        self._reached: set[int] = set()
+        """Raw calls that returned base's numbers in another order, and to which base's gradients came back so."""
+
+    def merely(self, role: Role, base: Call, call: Call, one: Slot, other: Slot) -> bool:
+        """Whether what a call is given first, or returns first, holds base's numbers, but cut and ordered otherwise."""
+        firsts = (base.inputs, call.inputs) if role == "input" else (base.outputs, call.outputs)
+        if one is not firsts[0][0] or other is not firsts[1][0] or one.value.shape == other.value.shape:
+            return False
+        if not self._beside.begins_elsewhere(base, call) or _holding_as_many(*firsts) is None:
+            return False
+        if not self._in_any_order("forward", role, base, one, other).outcome.agrees:
+            return False
+        tolerance = self._allowed("forward", role, base, one)
+        return not compare_arranged(one.value.numpy(), other.value.numpy(), tolerance, loosely=True)[0].agrees
+
+    def given(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
+        """A call begins; what it is given first may have no slot beside it."""
+        if call.index in self._blame.misfed or not self._beside.begins_elsewhere(base, call):
+            return
+        first = _holding_as_many(base.inputs, call.inputs)
+        if first is None or (call.index, first[1].origin) in self._blame.right:
+            return
+        one, other = first
+        if not self._in_any_order("forward", "input", base, one, other).outcome.agrees:
+            self._blame.misfed.add(call.index)
+        elif other.tensor not in feeds and self._asks(one, other):
+            feeds[other.tensor] = Feed(None, partial(self._sends_back, base, call, one, other), True)
+
+    def returned(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
+        """The same of what it returns. Where those are other numbers, too, it may just end elsewhere."""
+        first = None if call.index in self._blame.misfed else _holding_as_many(base.outputs, call.outputs)
+        if first is None or first[1].tensor in feeds:
+            return
+        one, other = first
+        found = self._in_any_order("forward", "output", base, one, other)
+        if not found.outcome.agrees:
+            self._accuse("forward", "output", base, call, found, "doubtful")
+            return
+        self._blame.like_its_partner(base, call)
+        if self._asks(one, other):
+            feeds[other.tensor] = Feed(None, partial(self._comes_back, call, base, one, other), True)
+
+    def _asks(self, one: Slot, other: Slot) -> bool:
+        return self._gradients is not None and one.tracked and other.tracked
+
+    def _sends_back(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+        expected = None if self._gradients is None else self._gradients[0].get((base.index, one.tensor))
+        if expected is None or call.index not in self._reached:
+            return None
+        found = self._in_any_order("backward", "input", base, valued(one, expected), valued(other, gradient))
+        if not found.outcome.agrees:
+            self._accuse("backward", "input", base, call, found, "input")
+            self._blame.sent_moved(call)
+        return None
+
+    def _comes_back(self, call: Call, base: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+        expected = None if self._gradients is None else self._beside.arrival(one.tensor, self._gradients[1])
+        if expected is not None:
+            found = self._in_any_order("backward", "output", base, valued(one, expected), valued(other, gradient))
+            if found.outcome.agrees:
+                self._reached.add(call.index)
+        return None
+
+    def _in_any_order(self, phase: Phase, role: Role, base: Call, one: Slot, other: Slot) -> Sorted:
+        one, other = (valued(slot, HostValue(np.sort(slot.value.numpy(), None))) for slot in (one, other))
+        outcome = compare_arrays(one.value.numpy(), other.value.numpy(), self._allowed(phase, role, base, one))
+        return Sorted(one, other, replace(outcome, message=f"{outcome.message} (in whatever order)"))
+
+    def _accuse(self, phase: Phase, role: Role, base: Call, call: Call, found: Sorted, kind: str) -> None:
+        comparison = self._told(phase, role, base, call, *found)
+        self._blame.accuse(phase, role, base, call, found.base, found.raw, comparison, kind, None)
+
+
+def _holding_as_many(base: Sequence[Slot], raw: Sequence[Slot]) -> tuple[Slot, Slot] | None:
+    """The first of each, where they may hold the same in different shapes."""
+    if not base or not raw or base[0].value.overwritten or raw[0].value.overwritten:
+        return None
+    one, other = base[0], raw[0]
+    return (one, other) if family(one.value.dtype) == "float" and comparable(one.value, other.value) else None
+
+
+def valued(slot: Slot, value: Value) -> Slot:
+    """The slot with another value in it."""
+    return Slot(slot.name, slot.tensor, value, slot.tracked, slot.stands_for)
