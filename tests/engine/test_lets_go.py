@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import padiff
+from padiff.engine.local import LocalRun
 from tests.own_code import batch, model
 from tests.twins import PAIRS
 
@@ -44,3 +45,18 @@ def test_models_go_after_a_capture(base: str, raw: str, sync: bool, level: Any, 
         del one
     gc.collect()
     assert [one() for one in gone] == [None, None]
+
+
+def test_a_run_on_bases_tensors_goes_without_the_collector() -> None:
+    torch.manual_seed(0)
+    base, raw = (
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()),
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sigmoid()),
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        assert not padiff.compare(base, raw, torch.randn(2, 4)).aligned
+        assert not [one for one in gc.get_objects() if type(one) is LocalRun]
+    finally:
+        gc.enable()

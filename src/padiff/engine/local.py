@@ -7,6 +7,7 @@ right, the code between the calls is to blame. What a call returns, given base's
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -110,7 +111,8 @@ class LocalRun:
         """Gradients that are more than the least apart, while base's noise is not known."""
         self._blame = Blame()
         sent = (reference.contributions, reference.arrivals) if backward else None
-        self._moved = Moved(self._blame, beside, self._allowed_at, self._told, sent) if change is None else None
+        # By a proxy: what keeps itself alive keeps its tensors until the collector comes.
+        self._moved = Moved(self._blame, beside, weakref.proxy(self), sent) if change is None else None
 
     @property
     def faults(self) -> list[Fault]:
@@ -397,14 +399,16 @@ class LocalRun:
             other.tensor,
         )
 
-    def _told(
+    def told(
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
     ) -> Comparison:
+        """Makes the comparison of two slots, and keeps it."""
         comparison = self._comparison(phase, role, base, call, one, other, outcome)
         self.comparisons.append(comparison)
         return comparison
 
-    def _allowed_at(self, phase: Phase, role: Role, base: Call, one: Slot) -> Tolerance:
+    def allowed_at(self, phase: Phase, role: Role, base: Call, one: Slot) -> Tolerance:
+        """What may differ at a slot of one of base's calls."""
         return self.allowed(self._key(phase, role, base, one))
 
     def _key(self, phase: Phase, role: Role, base: Call, one: Slot) -> Key:

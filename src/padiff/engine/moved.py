@@ -7,10 +7,10 @@ given what base's was, returned what base's did, and sent back what base's did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,10 +22,15 @@ from padiff.engine.beside import Beside
 from padiff.engine.blame import Blame, comparable, family
 from padiff.records import Array, Call, Comparison, Outcome, Phase, Role, Slot, Tolerance, Value
 
-Allowed = Callable[[Phase, Role, Call, Slot], Tolerance]
-"""What may differ at a slot of one of base's calls."""
-Told = Callable[[Phase, Role, Call, Call, Slot, Slot, Outcome], Comparison]
-"""Makes the comparison of two slots, and keeps it."""
+
+class Run(Protocol):
+    """The run that this is part of."""
+
+    def allowed_at(self, phase: Phase, role: Role, base: Call, one: Slot) -> Tolerance: ...
+
+    def told(
+        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
+    ) -> Comparison: ...
 
 
 class Sorted(NamedTuple):
@@ -43,11 +48,10 @@ class Moved:
         self,
         blame: Blame,
         beside: Beside,
-        allowed: Allowed,
-        told: Told,
+        run: Run,
         gradients: tuple[Mapping[tuple[int, int], Value], Mapping[int, Value]] | None,
     ) -> None:
-        self._blame, self._beside, self._allowed, self._told = blame, beside, allowed, told
+        self._blame, self._beside, self._run = blame, beside, run
         self._gradients = gradients
         """What base's calls sent back, and what came back to its tensors; None where gradients are not asked for."""
         self._reached: set[int] = set()
@@ -62,7 +66,7 @@ class Moved:
             return False
         if not self._in_any_order("forward", role, base, one, other).outcome.agrees:
             return False
-        tolerance = self._allowed("forward", role, base, one)
+        tolerance = self._run.allowed_at("forward", role, base, one)
         return not compare_arranged(one.value.numpy(), other.value.numpy(), tolerance, loosely=True)[0].agrees
 
     def given(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
@@ -115,11 +119,11 @@ class Moved:
 
     def _in_any_order(self, phase: Phase, role: Role, base: Call, one: Slot, other: Slot) -> Sorted:
         one, other = (valued(slot, HostValue(np.sort(slot.value.numpy(), None))) for slot in (one, other))
-        outcome = compare_arrays(one.value.numpy(), other.value.numpy(), self._allowed(phase, role, base, one))
+        outcome = compare_arrays(one.value.numpy(), other.value.numpy(), self._run.allowed_at(phase, role, base, one))
         return Sorted(one, other, replace(outcome, message=f"{outcome.message} (in whatever order)"))
 
     def _accuse(self, phase: Phase, role: Role, base: Call, call: Call, found: Sorted, kind: str) -> None:
-        comparison = self._told(phase, role, base, call, *found)
+        comparison = self._run.told(phase, role, base, call, *found)
         self._blame.accuse(phase, role, base, call, found.base, found.raw, comparison, kind, None)
 
 
