@@ -62,6 +62,6 @@ def test_a_run_on_bases_tensors_goes_without_the_collector() -> None:
     gc.disable()
     try:
         assert not padiff.compare(base, raw, torch.randn(2, 4)).aligned
-        assert runs() == before
+        assert runs() <= before
     finally:
         gc.enable()
