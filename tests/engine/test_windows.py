@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import padiff
+from tests.twins import TorchScaleGradient
 
 
 def cut(x: torch.Tensor) -> torch.Tensor:
@@ -105,16 +106,6 @@ class Two(torch.nn.Module):
         return x.mean((1, 2))
 
 
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] * 1.5
-
-
 def pair() -> tuple[One, Two, np.ndarray]:
     torch.manual_seed(3)
     x = np.random.default_rng(0).standard_normal((2, 4, 4, 3)).astype("float32")
@@ -137,7 +128,7 @@ def test_they_agree_and_each_attention_has_its_partner() -> None:
 @pytest.mark.parametrize("block", ["early", "late.0", "late.1"])
 def test_a_wrong_gradient_is_the_attentions(block: str) -> None:
     base, raw, x = pair()
-    raw.get_submodule(f"{block}.attn").shown = Scaled.apply
+    raw.get_submodule(f"{block}.attn").shown = TorchScaleGradient.apply
     result = padiff.compare(base, raw, x)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == (f"{block}.attn", "backward")

@@ -11,6 +11,7 @@ from torch import nn
 
 import padiff
 from padiff.engine import localise
+from tests.twins import TorchScaleGradient
 
 
 class Doubling(nn.Module):
@@ -28,20 +29,10 @@ class Doubling(nn.Module):
         return out
 
 
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] * 1.5
-
-
 def test_a_gradient_that_is_written_into_is_seen_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     base, raw = Doubling(), Doubling()
-    raw.act.register_forward_hook(lambda module, args, output: Scaled.apply(output))
+    raw.act.register_forward_hook(lambda module, args, output: TorchScaleGradient.apply(output))
     runs: list[bool] = []
     witness = localise.Witness
 
