@@ -359,7 +359,7 @@ class PaddleAdapter:
     def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
         def told(number: int, gradient: Any) -> None:
             if gradient is not None:
-                take(number, gradient if gradient.is_leaf else gradient.detach(), gradient.inplace_version)
+                take(number, gradient if gradient.is_leaf else gradient.detach(), gradient._inplace_version())
 
         def follow(tensor: Any, number: int) -> Handle | None:
             if tensor.stop_gradient:
