@@ -50,7 +50,7 @@ WRONG = {
         "weights = torch.nn.functional.softmax(scores, -2)",
         "weights = paddle.nn.functional.softmax(scores, -2)",
     ),
-    "transpose": ("", "out = self.o(context)", "out = self.o(context)"),
+    "transpose": ("", "context = context.reshape(2, 5, 8)", "context = context.reshape([2, 5, 8])"),
     "residual": ("", "out = self.o(context)", "out = self.o(context)"),
 }
 """Bug to what raw does there, "" where it lacks it, and its line in torch and in paddle."""

@@ -42,7 +42,24 @@ def first_op(base: Inside, raw: Inside) -> Culprit:
     likes = Likes(Side(base), Side(raw))
     accused = (base.accused, raw.accused)
     bad = _both_unlike(likes, accused)
-    return replace(_first(likes, accused, bad), likes=likes, unlike=bad)
+    return replace(_to_no_effect(likes, _first(likes, accused, bad)), likes=likes, unlike=bad)
+
+
+def _to_no_effect(likes: Likes, culprit: Culprit) -> Culprit:
+    """A side that seems to lack an op may do it with what the other does it with, and to no effect: a factor of one, an
+    axis exchanged with itself."""
+    done, lacking = (culprit.base, 1) if culprit.raw is None else (culprit.raw, 0)
+    if done is None or done.child or (culprit.base is not None and culprit.raw is not None):
+        return culprit
+    side = likes.sides[lacking]
+    given = {other for slot in done.call.inputs for other in likes.like(1 - lacking, slot.tensor)}
+    for event in side.inside.events:
+        if event.thing != done.thing or event.child or len(event.call.inputs) != len(done.call.inputs):
+            continue
+        passed = [slot.tensor for slot in event.call.inputs if slot.tensor in given]
+        if any(side.passes_on(event, tensor) for tensor in passed):
+            return Culprit(event, done) if lacking == 0 else Culprit(done, event)
+    return culprit
 
 
 def _both_unlike(likes: Likes, accused: tuple[int, int]) -> tuple[list[Event], list[Event]]:
@@ -116,14 +133,28 @@ def _same_two(likes: Likes, base: Event, raw: Event) -> bool:
 
 
 def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit:
-    """Where a side lacks an op and nothing comes after: what makes the tensor that differs."""
-    makers = [side.maker.get(tensor) for side, tensor in zip(likes.sides, accused, strict=True)]
-    base, raw = (None if maker is None or maker.child or maker.moving else maker for maker in makers)
+    """Where a side lacks an op and nothing comes after: what it does with what the other moves, or what makes the
+    tensor that differs."""
+    base, raw = (
+        _goes_on(likes, side, (culprit.raw, culprit.base)[side])
+        or (None if one is None or one.child or one.moving else one)
+        for side, one in enumerate(_makers(likes, accused))
+    )
     if culprit.raw is None and culprit.raw_next is None and culprit.base is not None:
         return replace(culprit, raw_next=raw)
     if culprit.base is None and culprit.base_next is None and culprit.raw is not None:
         return replace(culprit, base_next=base)
     return culprit
+
+
+def _goes_on(likes: Likes, side: int, moved: Event | None) -> Event | None:
+    """What a side does with the tensor that the other only moves elsewhere."""
+    if moved is None or not moved.moving or len(moved.call.inputs) != 1:
+        return None
+    users = [
+        user for one in likes.of(1 - side, moved.call.inputs[0].tensor) for user in likes.sides[side].users.get(one, [])
+    ]
+    return next((user for user in users if not user.child), None)
 
 
 def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], bad: Sequence[Event]) -> Event | None:
@@ -159,8 +190,12 @@ def _constants(likes: Likes, base: Event, raw: Event) -> Culprit:
         found = _first(likes, accused, _both_unlike(likes, accused))
         if found.base is not None and found.raw is not None:
             alike = found.base.thing == found.raw.thing or _same_two(likes, found.base, found.raw)
-            return found if alike else Culprit(base, raw)
+            return found if alike or _makers(likes, accused) == (found.base, found.raw) else Culprit(base, raw)
     return Culprit(base, raw)
+
+
+def _makers(likes: Likes, tensors: tuple[int, int]) -> tuple[Event | None, Event | None]:
+    return likes.sides[0].maker.get(tensors[0]), likes.sides[1].maker.get(tensors[1])
 
 
 def _unlike(side: int, likes: Likes, accused: int, partner: int) -> list[Event]:

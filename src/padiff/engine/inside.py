@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from padiff.align import FREE_LAYOUT, MOVING, pair_slots, same_thing
+from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.capture.feeding import Feed, Feeder
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
@@ -123,8 +123,10 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if not suspects:
         return None
     told = _telling(fault, scenes, base, raw)
+    across = scenes.job.base.adapter.name != scenes.job.raw.adapter.name
+    free = FREE_LAYOUT | OWN_LAYOUT if across else FREE_LAYOUT
     sides = [
-        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call))
+        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call), free)
         for side, (seen, inside, tree, call) in enumerate(
             zip((base, raw), wanted, (scenes.job.base.tree, scenes.job.raw.tree), told, strict=True)
         )
@@ -237,12 +239,15 @@ def _ops(seen: _Seen) -> list[Call]:
     return [op for call in sorted(calls, key=lambda call: call.index) for op in call.ops if not op.tag]
 
 
-def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None) -> list[Event]:
-    """Ops and children in the order in which they came, up to where the accused tensor is told on."""
+def _events(
+    seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None, free: frozenset[str]
+) -> list[Event]:
+    """Ops and children in the order in which they came, up to where the accused tensor is told on; ``free`` are the
+    ops that order axes as they like."""
     found: list[tuple[Key, Event]] = []
     for op in _ops(seen):
         thing = same_thing(op.kind)
-        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in FREE_LAYOUT)))
+        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in free)))
     for call in seen.children:
         if call.index in inside and call.ops:
             continue  # its own ops stand for it
