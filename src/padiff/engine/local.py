@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from padiff.records import (
     Outcome,
     Phase,
     Role,
+    Side,
     Slot,
     StepTrace,
     Tolerance,
@@ -58,6 +59,8 @@ class Reference:
     arrivals: Mapping[int, Value]
     noise: Mapping[Key, float] = field(default_factory=dict)
     """How far rounding alone moves each of these."""
+    off: frozenset[int] = frozenset()
+    """Base's calls that began while gradients were not followed."""
     gradients_later: bool = False
     """Only forward's noise is known so far: gradients are held against the least that rounding explains anywhere."""
 
@@ -85,8 +88,13 @@ class LocalRun:
         change: Callable[[Array], Array] | None = None,
         look: Callable[[str, str, int, str, Value], None] | None = None,
         gallery: Gallery | None = None,
+        following: Callable[[], bool] | None = None,
     ) -> None:
         self._gallery = gallery
+        self._following = following
+        """Whether the framework follows gradients at this moment."""
+        self._off: set[int] = set()
+        """Raw calls that began while it did not."""
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
         self._backward = backward
         self._saturation = Saturation(reference.trace, reference.contributions, reference.arrivals)
@@ -99,8 +107,10 @@ class LocalRun:
         self.gaps: dict[Key, float] = {}
         self._awaited: dict[tuple[int, int], tuple[Call, Call, Slot, Slot]] = {}
         """Raw's call and tensor to what the call is to send back to it, until it does."""
-        self._reached: set[int] = set()
+        self.reached: set[int] = set()
         """Raw calls to whose outputs a gradient came back."""
+        self._unasked: list[tuple[Call, Call, Slot, Slot]] = []
+        """What calls of raw sent back where base's got a gradient and sent none."""
         self._handed: dict[int, int | None] = {}
         """Tensor of raw to base's that was handed on in its place; None where several were."""
         self._altered: set[int] = set()
@@ -109,7 +119,7 @@ class LocalRun:
         """Tensor of base to what was found when it was compared first."""
         self.unsettled: list[Unsettled] = []
         """Gradients that are more than the least apart, while base's noise is not known."""
-        self._blame = Blame()
+        self._blame = Blame(loosely=loosely)
         sent = (reference.contributions, reference.arrivals) if backward else None
         # By a proxy: what keeps itself alive keeps its tensors until the collector comes.
         self._moved = Moved(self._blame, beside, weakref.proxy(self), sent) if change is None else None
@@ -129,6 +139,8 @@ class LocalRun:
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
         self._blame.began(base, call)
+        if self._following is not None and not self._following():
+            self._off.add(call.index)
         feeds: dict[int, Feed] = {}
         if base is None and self._backward and self._beside.told_late(call):
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
@@ -159,7 +171,9 @@ class LocalRun:
                 continue
             if self._backward and one.tracked and other.tracked and self._change is None:
                 self._awaited[call.index, other.tensor] = (base, call, one, other)
-            self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
+            see = partial(self._contribution, base, call, one, other)
+            stopped = self._only_raw_follows(one, other) and not self._besides(one, other)
+            self._replace(feeds, one, other, arranged, _nothing if stopped else see, stopped=stopped)
         if base is not None and self._moved is not None:
             self._moved.given(base, call, feeds)
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
@@ -167,13 +181,15 @@ class LocalRun:
         return feeds
 
     def _look_for_missing(self, base: Call, call: Call) -> None:
-        """What base's call is given and raw's is not."""
-        if len(base.inputs) <= len(call.inputs):
+        """What one side's call is given and the other's is not."""
+        if len(base.inputs) == len(call.inputs):
             return
-        _, alone, _ = pair_slots(base.inputs, call.inputs)
-        for slot in alone:
-            shape = list(slot.value.shape)
-            outcome = missing(f"raw gives {call.path} no {slot.name or 'tensor'}, base one of shape {shape}")
+        _, only_base, only_raw = pair_slots(base.inputs, call.inputs)
+        more = len(base.inputs) > len(call.inputs)
+        has, lacks = ("base", "raw") if more else ("raw", "base")
+        for slot in only_base if more else only_raw:
+            given = f"{has} one of shape {list(slot.value.shape)}"
+            outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {given}")
             comparison = self._comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
 
@@ -182,9 +198,13 @@ class LocalRun:
         besides = other is not call.inputs[0] and self._besides(one, other)
         kind = "beside" if besides else "elsewhere" if self._beside.begins_elsewhere(base, call) else "edge"
         found = self._compare("forward", "input", base, call, one, other, kind)
-        if self._backward and one.tracked and not other.tracked and found[0].agrees:
+        if self._backward and found[0].agrees and one.tracked != other.tracked and (one.tracked or not besides):
             self._cut(base, call, one, other, between=True)
         return found
+
+    def _only_raw_follows(self, one: Slot, other: Slot) -> bool:
+        """Base does not follow gradients where raw does: raw is stopped there, too, so that nothing else differs."""
+        return self._backward and self._change is None and other.tracked and not one.tracked
 
     def _besides(self, one: Slot, other: Slot) -> bool:
         """A mask, a table of positions: it may be written otherwise and say the same."""
@@ -219,9 +239,11 @@ class LocalRun:
                 continue
             if loose and not outcome.agrees and call.index not in self._blame.passed_on:
                 continue
-            if self._backward and one.tracked and not other.tracked and outcome.agrees:
+            stopped = self._only_raw_follows(one, other) and not (loose and place)
+            if self._backward and outcome.agrees and (stopped or (one.tracked and not other.tracked)):
                 self._cut(base, call, one, other, between=False)
-            self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+            see = _nothing if stopped else partial(self._arrival, base, call, one, other)
+            self._replace(feeds, one, other, arranged, see, stopped=stopped)
         if moved is not None and not met:
             moved.returned(base, call, feeds)
         self._blame.judged(call)
@@ -239,22 +261,34 @@ class LocalRun:
                 self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
         return feeds
 
-    def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
+    def _replace(
+        self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See, *, stopped: bool = False
+    ) -> None:
         tracked = self._backward and one.tracked
         held = self._is_handed(one, other) and self._is_as_it_was(one, other)
         if arranged.shape == one.value.shape:
             known = self._handed.setdefault(other.origin, one.origin)
             self._handed[other.origin] = one.origin if known == one.origin else None
-        feeds[other.tensor] = Feed(None if held else self._changed(arranged), see if tracked else None, tracked)
+        feeds[other.tensor] = Feed(
+            None if held else self._changed(arranged), see if tracked or stopped else None, tracked
+        )
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
-        """Raw does not follow gradients where base does."""
+        """One side does not follow gradients where the other does."""
         if self._blame.lost or not _floating(one.value):
             return
         role: Role = "input" if between else "output"
-        outcome = missing("raw stops following gradients here (no_grad, detach)")
+        side: Side = "raw" if one.tracked else "base"
+        outcome = missing(f"{side} stops following gradients here (no_grad, detach)")
         comparison = self._comparison("backward", role, base, call, one, other, outcome)
-        self._blame.cut(base, call, other, comparison, between=between)
+
+        def off(one: Call | None, other: Call) -> bool:
+            """Whether nothing was followed when this side's call began."""
+            if side == "raw":
+                return other.index in self._off
+            return one is not None and one.index in self._reference.off
+
+        self._blame.cut(base, call, other, comparison, between=between, side=side, off=off)
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
         pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
@@ -272,7 +306,13 @@ class LocalRun:
         if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None
         expected = self._sent_back(members, one)
-        return None if expected is None else self._gradient("input", base, call, one, other, expected, gradient)
+        if expected is not None:
+            return self._gradient("input", base, call, one, other, expected, gradient)
+        reached = any(slot.tensor in self._reference.arrivals for slot in base.outputs)
+        if self._loosely or not reached or members != [base] or not one.tracked or not np.any(gradient.numpy()):
+            return None
+        self._unasked.append((base, call, one, other))
+        return _nothing(gradient)
 
     def _late_contribution(self, call: Call, other: Slot, gradient: Value) -> Array | None:
         """The same, of a call whose partner was not known when it began."""
@@ -295,9 +335,20 @@ class LocalRun:
 
     def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
-        self._reached.add(call.index)
+        self.reached.add(call.index)
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
-        return None if expected is None else self._gradient("output", base, call, one, other, expected, gradient)
+        if expected is not None:
+            return self._gradient("output", base, call, one, other, expected, gradient)
+        if self._loosely or call.parent < 0 or not one.tracked or not np.any(gradient.numpy()):
+            return None
+        self._forsaken(base, call, one, other, "base")
+        return _nothing(gradient)
+
+    def _forsaken(self, base: Call, call: Call, one: Slot, other: Slot, side: Side) -> None:
+        """No gradient comes back to what a call returned on one side: whose code takes it is to blame."""
+        outcome = missing(f"no gradient comes back to it in {side} (no_grad, detach)")
+        comparison = self._comparison("backward", "output", base, call, one, other, outcome)
+        self._blame.cut(base, call, other, comparison, between=True, side=side)
 
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
@@ -432,24 +483,39 @@ class LocalRun:
         """The run is over: who was to blame is decided."""
         if self._gallery is not None:
             self.comparisons = self._gallery.hung(self.comparisons)
-        if not self._loosely and self._reached:
+        if not self._loosely and self.reached:
             self._look_for_silent()
         self._blame.finish()
 
     def _look_for_silent(self) -> None:
-        """Calls to which gradients came, and which sent none back where base's did; the innermost of them."""
-        found: dict[int, tuple[Call, Call, Slot, Slot]] = {}
+        """Calls to which gradients came, and which sent none back where the other side's did; the innermost of them."""
+        found: list[tuple[Call, Call, Slot, Slot]] = []
         for base, call, one, other in self._awaited.values():
             sent = self._reference.contributions.get((base.index, one.tensor))
-            if call.index in self._reached and sent is not None and np.any(sent.numpy()):
-                found.setdefault(call.index, (base, call, one, other))
-        around: set[int] = set()
-        for base, call, one, other in sorted(found.values(), key=lambda silent: -silent[1].index):
-            if call.index not in around:
-                outcome = missing("raw sends no gradient back to it (no_grad, detach)")
+            if call.index in self.reached and sent is not None and np.any(sent.numpy()):
+                found.append((base, call, one, other))
+        sides: tuple[tuple[Side, list[tuple[Call, Call, Slot, Slot]]], ...] = (("raw", found), ("base", self._unasked))
+        for side, silent in sides:
+            for base, call, one, other in _innermost(silent):
+                outcome = missing(f"{side} sends no gradient back to it (no_grad, detach)")
                 comparison = self._comparison("backward", "input", base, call, one, other, outcome)
-                self._blame.sent_nothing(base, call, comparison)
-            around.add(call.parent)
+                self._blame.sent_nothing(base, call, comparison, side)
+
+
+def _innermost(silent: Sequence[tuple[Call, Call, Slot, Slot]]) -> Iterator[tuple[Call, Call, Slot, Slot]]:
+    """One of each call, and none that holds another of them."""
+    of_call = {call.index: (base, call, one, other) for base, call, one, other in reversed(silent)}
+    around: set[int] = set()
+    for base, call, one, other in sorted(of_call.values(), key=lambda found: -found[1].index):
+        if call.index not in around:
+            yield base, call, one, other
+        around.add(call.parent)
+
+
+def _nothing(gradient: Value) -> Array:
+    """What goes on of a gradient where base follows none."""
+    array = gradient.numpy()
+    return np.zeros(array.shape, array.dtype)
 
 
 def _same_family(array: Array, raw: Value) -> bool:

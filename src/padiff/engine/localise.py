@@ -110,6 +110,7 @@ def localise(
         loosely=not pairing.alike,
         backward=backward,
         gallery=Gallery(),
+        following=raw.live.adapter.grad_enabled,
     )
     if half_way:
         found = _up_to_exception(raw, step, job, run, backward)
@@ -155,6 +156,7 @@ def localise(
         run_again(job, raw, feeder, step),
         drawn,
         feeder,
+        reached=frozenset(run.reached),
     )
     return Located(
         tuple(faults),
@@ -179,12 +181,13 @@ def reference_of(
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> Reference:
-    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False))
+    following = base.live.adapter.grad_enabled
+    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False), following=following)
     trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
     if witness.overwritten:  # by a hook of the user's
-        witness = Witness()
+        witness = Witness(following=following)
         trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
-    return Reference(trace, witness.contributions, witness.arrivals)
+    return Reference(trace, witness.contributions, witness.arrivals, off=frozenset(witness.off))
 
 
 def _witnessed(
