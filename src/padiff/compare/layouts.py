@@ -26,30 +26,44 @@ def compare_in_any_layout(
     return compare_arranged(base, raw, tolerance, gradients=gradients, loosely=loosely)[0]
 
 
+def agree_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False) -> bool:
+    """Whether they agree, for who asks nothing else."""
+    if base.shape == raw.shape:
+        return compare_arrays(base, raw, tolerance, brief=True).agrees
+    return compare_arranged(base, raw, tolerance, gradients=gradients)[0].agrees
+
+
 def compare_arranged(
     base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False, loosely: bool = False
 ) -> tuple[Outcome, Array | None]:
-    """The same, and base's elements as raw arranges them; None where nothing fits raw's shape."""
+    """The same as ``compare_in_any_layout``, and base's elements as raw arranges them; None where nothing fits."""
     outcome = compare_arrays(base, raw, tolerance)
     if outcome.reason != "shape" or not base.size or not raw.size:
         return outcome, base if base.shape == raw.shape else None
     options: Iterable[tuple[str, Array, Array]] = _repeated(base, raw, gradients)
     if base.size == raw.size:
         options = ((change, arranged, raw) for change, arranged in _arrangements(base, raw.shape))
-    nearest: tuple[Outcome, Array | None] | None = None
+    nearest: tuple[float, str, Array, Array] | None = None
     for change, left, right in options:
-        found = compare_arrays(left, right, tolerance)
-        stated = replace(found, message=f"{found.message}; {change}", layout=change)
-        fitting = left if left.shape == raw.shape else None
+        found = compare_arrays(left, right, tolerance, brief=True)
         if found.agrees:
-            return stated, fitting
-        if found.numbers and (
-            nearest is None or nearest[0].numbers is None or found.numbers.rmse < nearest[0].numbers.rmse
-        ):
-            nearest = stated, fitting
+            return _stated(found, change), _fitting(left, raw)
+        if found.numbers and (nearest is None or found.numbers.rmse < nearest[0]):
+            nearest = found.numbers.rmse, change, left, right
     if nearest is None:
         return outcome, None
-    return nearest if loosely else (outcome, nearest[1])
+    _, change, left, right = nearest
+    if loosely:
+        outcome = _stated(compare_arrays(left, right, tolerance), change)
+    return outcome, _fitting(left, raw)
+
+
+def _stated(outcome: Outcome, change: str) -> Outcome:
+    return replace(outcome, message=f"{outcome.message}; {change}", layout=change)
+
+
+def _fitting(arranged: Array, raw: Array) -> Array | None:
+    return arranged if arranged.shape == raw.shape else None
 
 
 def arranged_alike(base: Array, raw: Array, other: Array) -> Array | None:

@@ -11,7 +11,7 @@ from padiff.capture.feeding import Feed, Feeder
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.compare.measure import rms_gap
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
@@ -149,7 +149,7 @@ def _has_code(live: LiveTree, node: int) -> bool:
 
 
 def _gradients_agree(base: Array, raw: Array) -> bool:
-    return compare_in_any_layout(base, raw, Tolerance(mode="auto", sums=True), gradients=True).agrees
+    return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True), gradients=True)
 
 
 def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
@@ -276,7 +276,7 @@ def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tupl
 def _differs(one: Slot, other: Slot) -> bool:
     if one.value.overwritten or other.value.overwritten:
         return False
-    return not compare_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto")).agrees
+    return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto"))
 
 
 def _direct(fault: Fault, scenes: Scenes) -> int:

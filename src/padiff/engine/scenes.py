@@ -13,7 +13,7 @@ import numpy as np
 from padiff.align import CallPairing
 from padiff.capture.session import Session
 from padiff.compare.arrays import compare_arrays
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
@@ -291,7 +291,7 @@ def agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
     tolerance = Tolerance(mode="auto", predicted=wrong.outcome.predicted, sums=wrong.phase == "gradient")
 
     def agrees(base: Array, raw: Array) -> bool:
-        return compare_in_any_layout(base, raw, tolerance).agrees
+        return agree_in_any_layout(base, raw, tolerance)
 
     return agrees
 

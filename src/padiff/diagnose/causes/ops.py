@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes.explain import explain
 from padiff.diagnose.causes.settings import NAMES, same_setting
 from padiff.diagnose.likes import Event, Likes
@@ -90,7 +90,7 @@ def _scene(stage: Stage) -> Scene:
     tolerance = Tolerance(mode="auto", predicted=stage.noise)
 
     def agrees(base: Array, raw: Array) -> bool:
-        return compare_in_any_layout(base, raw, tolerance).agrees
+        return agree_in_any_layout(base, raw, tolerance)
 
     return Scene(
         phase="forward",
