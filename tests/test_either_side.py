@@ -126,6 +126,49 @@ def test_gradients_that_are_not_followed(side: str, block: type[Block], path: st
     assert side in f"{found.note} {found.causes[0].evidence}"
 
 
+class Writing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.act = torch.nn.Linear(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.ReLU(True)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.act(self.norm(self.first(x)))
+
+
+def detached_before_writing(self: Writing, x: Any) -> Any:
+    return x + self.act(self.norm(self.first(x)).detach())
+
+
+@sides
+def test_before_a_child_that_writes_into_what_it_is_given(side: str) -> None:
+    models = changed(side, "1", detached_before_writing, lambda: torch.nn.Sequential(Writing(), Writing()))
+    result = padiff.compare(*models, batch(), progress=False)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase, result.notes) == ("1", "backward", ())
+    assert f"{side} stops following gradients" in result.divergence.note
+
+
+class Tables(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = torch.nn.Embedding(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, left: Any, right: Any) -> Any:
+        return self.last(self.table(left) + self.table(right))
+
+
+def one_use_detached(self: Tables, left: Any, right: Any) -> Any:
+    return self.last(self.table(left).detach() + self.table(right))
+
+
+@sides
+def test_one_of_two_uses_of_a_table(side: str) -> None:
+    left, right = np.arange(4)[None], np.arange(4, 8)[None]
+    found = compared(*changed(side, "", one_use_detached, Tables), (left, right))
+    assert (found.raw_path, found.phase, found.causes[0].name) == ("", "backward", "no gradient")
+    assert f"{side} stops following gradients in the module's own code, after table" in found.note
+
+
 # ------------------------------------------------------------------ what is handed on
 
 

@@ -312,6 +312,9 @@ class Blame:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             if fault.phase == "backward" and self._was_given_otherwise(fault.raw):
                 continue  # a gradient made with a wrong mask follows from the mask
+            sent = fault.phase == "backward" and fault.found is not None and not fault.between
+            if sent and fault.raw.index in self._stopped:
+                continue  # so does what a call sends back, in which nothing is followed from some place on
             self.faults.append(blamed or fault)
         if not any(fault.phase == "forward" for fault in self.faults):
             self.faults[:0] = self._unlike_their_likes()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from padiff.engine.blame import Blame, family
 from padiff.engine.gallery import Gallery
 from padiff.engine.moved import Moved, valued
 from padiff.engine.saturation import Saturation
+from padiff.engine.silent import Place, Silent, nothing
 from padiff.records import (
     Array,
     Call,
@@ -37,7 +38,6 @@ from padiff.records import (
     Outcome,
     Phase,
     Role,
-    Side,
     Slot,
     StepTrace,
     Tolerance,
@@ -91,10 +91,6 @@ class LocalRun:
         following: Callable[[], bool] | None = None,
     ) -> None:
         self._gallery = gallery
-        self._following = following
-        """Whether the framework follows gradients at this moment."""
-        self._off: set[int] = set()
-        """Raw calls that began while it did not."""
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
         self._backward = backward
         self._saturation = Saturation(reference.trace, reference.contributions, reference.arrivals)
@@ -105,12 +101,6 @@ class LocalRun:
         self.pairs: list[tuple[Call, Call]] = []
         self.comparisons: list[Comparison] = []
         self.gaps: dict[Key, float] = {}
-        self._awaited: dict[tuple[int, int], tuple[Call, Call, Slot, Slot]] = {}
-        """Raw's call and tensor to what the call is to send back to it, until it does."""
-        self.reached: set[int] = set()
-        """Raw calls to whose outputs a gradient came back."""
-        self._unasked: list[tuple[Call, Call, Slot, Slot]] = []
-        """What calls of raw sent back where base's got a gradient and sent none."""
         self._handed: dict[int, int | None] = {}
         """Tensor of raw to base's that was handed on in its place; None where several were."""
         self._altered: set[int] = set()
@@ -120,8 +110,10 @@ class LocalRun:
         self.unsettled: list[Unsettled] = []
         """Gradients that are more than the least apart, while base's noise is not known."""
         self._blame = Blame(loosely=loosely)
-        sent = (reference.contributions, reference.arrivals) if backward else None
         # By a proxy: what keeps itself alive keeps its tensors until the collector comes.
+        sends = (reference.contributions, reference.arrivals, reference.off)
+        self.silent = Silent(self._blame, weakref.proxy(self), *sends, following)
+        sent = (reference.contributions, reference.arrivals) if backward else None
         self._moved = Moved(self._blame, beside, weakref.proxy(self), sent) if change is None else None
 
     @property
@@ -139,8 +131,7 @@ class LocalRun:
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
         self._blame.began(base, call)
-        if self._following is not None and not self._following():
-            self._off.add(call.index)
+        self.silent.began(call)
         feeds: dict[int, Feed] = {}
         if base is None and self._backward and self._beside.told_late(call):
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
@@ -170,10 +161,10 @@ class LocalRun:
                 self._blame.lost = True
                 continue
             if self._backward and one.tracked and other.tracked and self._change is None:
-                self._awaited[call.index, other.tensor] = (base, call, one, other)
+                self.silent.given(Place(base, call, one, other))
             see = partial(self._contribution, base, call, one, other)
             stopped = self._only_raw_follows(one, other) and not self._besides(one, other)
-            self._replace(feeds, one, other, arranged, _nothing if stopped else see, stopped=stopped)
+            self._replace(feeds, one, other, arranged, nothing if stopped else see, stopped=stopped)
         if base is not None and self._moved is not None:
             self._moved.given(base, call, feeds)
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
@@ -190,7 +181,7 @@ class LocalRun:
         for slot in only_base if more else only_raw:
             given = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {given}")
-            comparison = self._comparison("forward", "input", base, call, slot, slot, outcome)
+            comparison = self.comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
@@ -242,7 +233,9 @@ class LocalRun:
             stopped = self._only_raw_follows(one, other) and not (loose and place)
             if self._backward and outcome.agrees and (stopped or (one.tracked and not other.tracked)):
                 self._cut(base, call, one, other, between=False)
-            see = _nothing if stopped else partial(self._arrival, base, call, one, other)
+            elif self._backward and outcome.agrees and self._change is None and one.tracked:
+                self.silent.returned(Place(base, call, one, other))
+            see = nothing if stopped else partial(self._arrival, base, call, one, other)
             self._replace(feeds, one, other, arranged, see, stopped=stopped)
         if moved is not None and not met:
             moved.returned(base, call, feeds)
@@ -275,20 +268,8 @@ class LocalRun:
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
         """One side does not follow gradients where the other does."""
-        if self._blame.lost or not _floating(one.value):
-            return
-        role: Role = "input" if between else "output"
-        side: Side = "raw" if one.tracked else "base"
-        outcome = missing(f"{side} stops following gradients here (no_grad, detach)")
-        comparison = self._comparison("backward", role, base, call, one, other, outcome)
-
-        def off(one: Call | None, other: Call) -> bool:
-            """Whether nothing was followed when this side's call began."""
-            if side == "raw":
-                return other.index in self._off
-            return one is not None and one.index in self._reference.off
-
-        self._blame.cut(base, call, other, comparison, between=between, side=side, off=off)
+        if not self._blame.lost and _floating(one.value):
+            self.silent.cut(Place(base, call, one, other), between=between)
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
         pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
@@ -301,18 +282,16 @@ class LocalRun:
 
     def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What the call sends back to one of its inputs."""
-        self._awaited.pop((call.index, other.tensor), None)
+        self.silent.sent(call, other)
         members = self._beside.members(base, call)
         if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None
         expected = self._sent_back(members, one)
         if expected is not None:
             return self._gradient("input", base, call, one, other, expected, gradient)
-        reached = any(slot.tensor in self._reference.arrivals for slot in base.outputs)
-        if self._loosely or not reached or members != [base] or not one.tracked or not np.any(gradient.numpy()):
+        if self._loosely or members != [base]:
             return None
-        self._unasked.append((base, call, one, other))
-        return _nothing(gradient)
+        return self.silent.unasked(Place(base, call, one, other), gradient)
 
     def _late_contribution(self, call: Call, other: Slot, gradient: Value) -> Array | None:
         """The same, of a call whose partner was not known when it began."""
@@ -335,20 +314,11 @@ class LocalRun:
 
     def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
-        self.reached.add(call.index)
+        self.silent.arrived(call)
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
         if expected is not None:
             return self._gradient("output", base, call, one, other, expected, gradient)
-        if self._loosely or call.parent < 0 or not one.tracked or not np.any(gradient.numpy()):
-            return None
-        self._forsaken(base, call, one, other, "base")
-        return _nothing(gradient)
-
-    def _forsaken(self, base: Call, call: Call, one: Slot, other: Slot, side: Side) -> None:
-        """No gradient comes back to what a call returned on one side: whose code takes it is to blame."""
-        outcome = missing(f"no gradient comes back to it in {side} (no_grad, detach)")
-        comparison = self._comparison("backward", "output", base, call, one, other, outcome)
-        self._blame.cut(base, call, other, comparison, between=True, side=side)
+        return None if self._loosely else self.silent.forsaken(Place(base, call, one, other), gradient)
 
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
@@ -397,7 +367,7 @@ class LocalRun:
         if self._reference.gradients_later and phase == "backward" and outcome.reason == "values":
             found = np.array(found)  # of a gradient nobody keeps
             self.unsettled.append(Unsettled(outcome, key, expected if arranged is None else arranged, found))
-        comparison = self._comparison(phase, role, base, call, one, other, outcome)
+        comparison = self.comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
         if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
@@ -429,12 +399,13 @@ class LocalRun:
             sizes = (known.base_mean_abs, 0.0, known.base_rms, 1.0)
             numbers = Numbers(known.size, 0.0, 0.0, *sizes, mismatched=0, max_rel=0.0, max_ulp=ulp)
             outcome = Outcome(SAME.verdict, None, SAME.message, numbers, None, self.allowed(key).predicted)
-        self.comparisons.append(self._comparison("forward", role, base, call, one, other, outcome))
+        self.comparisons.append(self.comparison("forward", role, base, call, one, other, outcome))
         return outcome, expected
 
-    def _comparison(
+    def comparison(
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
     ) -> Comparison:
+        """Of two slots; it is not kept."""
         return Comparison(
             phase,
             self._reference.trace.step,
@@ -454,7 +425,7 @@ class LocalRun:
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
     ) -> Comparison:
         """Makes the comparison of two slots, and keeps it."""
-        comparison = self._comparison(phase, role, base, call, one, other, outcome)
+        comparison = self.comparison(phase, role, base, call, one, other, outcome)
         self.comparisons.append(comparison)
         return comparison
 
@@ -483,39 +454,9 @@ class LocalRun:
         """The run is over: who was to blame is decided."""
         if self._gallery is not None:
             self.comparisons = self._gallery.hung(self.comparisons)
-        if not self._loosely and self.reached:
-            self._look_for_silent()
+        if not self._loosely:
+            self.silent.look()
         self._blame.finish()
-
-    def _look_for_silent(self) -> None:
-        """Calls to which gradients came, and which sent none back where the other side's did; the innermost of them."""
-        found: list[tuple[Call, Call, Slot, Slot]] = []
-        for base, call, one, other in self._awaited.values():
-            sent = self._reference.contributions.get((base.index, one.tensor))
-            if call.index in self.reached and sent is not None and np.any(sent.numpy()):
-                found.append((base, call, one, other))
-        sides: tuple[tuple[Side, list[tuple[Call, Call, Slot, Slot]]], ...] = (("raw", found), ("base", self._unasked))
-        for side, silent in sides:
-            for base, call, one, other in _innermost(silent):
-                outcome = missing(f"{side} sends no gradient back to it (no_grad, detach)")
-                comparison = self._comparison("backward", "input", base, call, one, other, outcome)
-                self._blame.sent_nothing(base, call, comparison, side)
-
-
-def _innermost(silent: Sequence[tuple[Call, Call, Slot, Slot]]) -> Iterator[tuple[Call, Call, Slot, Slot]]:
-    """One of each call, and none that holds another of them."""
-    of_call = {call.index: (base, call, one, other) for base, call, one, other in reversed(silent)}
-    around: set[int] = set()
-    for base, call, one, other in sorted(of_call.values(), key=lambda found: -found[1].index):
-        if call.index not in around:
-            yield base, call, one, other
-        around.add(call.parent)
-
-
-def _nothing(gradient: Value) -> Array:
-    """What goes on of a gradient where base follows none."""
-    array = gradient.numpy()
-    return np.zeros(array.shape, array.dtype)
 
 
 def _same_family(array: Array, raw: Value) -> bool:

@@ -138,6 +138,9 @@ def localise(
         reference = replace(reference, gradients_later=False)
         run.comparisons, judged = without_prediction(run.comparisons), without_prediction(judged)
     faults = run.faults
+    if not any(fault.phase == "backward" for fault in faults) and any(not one.agrees for one in judged):
+        cut = run.silent.never_reached() if pairing.alike else None
+        faults = faults if cut is None else [*faults, cut]
     if not pairing.alike and gradients_agree:
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
         # use), and share the same gradient differently. What comes out of it for the parameters agrees.
@@ -156,7 +159,7 @@ def localise(
         run_again(job, raw, feeder, step),
         drawn,
         feeder,
-        reached=frozenset(run.reached),
+        reached=frozenset(run.silent.reached),
     )
     return Located(
         tuple(faults),
