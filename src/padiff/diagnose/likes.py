@@ -281,5 +281,15 @@ def _apart(base: Array, raw: Array, tolerance: Tolerance) -> float:
 
 def _same_pattern(base: Array, raw: Array) -> bool:
     """Masks that mean the same, as booleans or as numbers to add, kept or left out."""
+    if base.size < 2 or not (_one_of_two(base) and _one_of_two(raw)):
+        return False
     one, two = base != 0, raw != 0
+    if one.all() == one.any() and base.dtype.kind == raw.dtype.kind:  # ones and zeros are not the same
+        return False
     return bool(np.array_equal(one, two)) or bool(np.array_equal(one, ~two))
+
+
+def _one_of_two(array: Array) -> bool:
+    """Whether elements have two values at most, one of them 0 if there are two: positions and slopes are no masks."""
+    least, most = array.min(initial=0), array.max(initial=0)
+    return bool(least == 0 or most == 0) and bool(((array == least) | (array == most)).all())

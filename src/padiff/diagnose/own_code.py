@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
@@ -29,8 +30,8 @@ class Culprit:
     likes: Likes | None = field(default=None, compare=False, repr=False)
     unlike: tuple[Sequence[Event], Sequence[Event]] = field(default=((), ()), compare=False, repr=False)
     """Each side's ops between what both have and the tensor that differs, in order."""
-    stopped: bool = False
-    """Backward: raw does not follow gradients through the op."""
+    stopped: Literal["", "base", "raw"] = ""
+    """Backward: the side that does not follow gradients through the op."""
 
     @property
     def found(self) -> bool:
@@ -42,7 +43,24 @@ def first_op(base: Inside, raw: Inside) -> Culprit:
     likes = Likes(Side(base), Side(raw))
     accused = (base.accused, raw.accused)
     bad = _both_unlike(likes, accused)
-    return replace(_first(likes, accused, bad), likes=likes, unlike=bad)
+    return replace(_to_no_effect(likes, _first(likes, accused, bad)), likes=likes, unlike=bad)
+
+
+def _to_no_effect(likes: Likes, culprit: Culprit) -> Culprit:
+    """A side that seems to lack an op may do it with what the other does it with, and to no effect: a factor of one, an
+    axis exchanged with itself."""
+    done, lacking = (culprit.base, 1) if culprit.raw is None else (culprit.raw, 0)
+    if done is None or done.child or (culprit.base is not None and culprit.raw is not None):
+        return culprit
+    side = likes.sides[lacking]
+    given = {other for slot in done.call.inputs for other in likes.like(1 - lacking, slot.tensor)}
+    for event in side.inside.events:
+        if event.thing != done.thing or event.child or len(event.call.inputs) != len(done.call.inputs):
+            continue
+        passed = [slot.tensor for slot in event.call.inputs if slot.tensor in given]
+        if any(side.passes_on(event, tensor) for tensor in passed):
+            return Culprit(event, done) if lacking == 0 else Culprit(done, event)
+    return culprit
 
 
 def _both_unlike(likes: Likes, accused: tuple[int, int]) -> tuple[list[Event], list[Event]]:
@@ -116,14 +134,28 @@ def _same_two(likes: Likes, base: Event, raw: Event) -> bool:
 
 
 def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit:
-    """Where a side lacks an op and nothing comes after: what makes the tensor that differs."""
-    makers = [side.maker.get(tensor) for side, tensor in zip(likes.sides, accused, strict=True)]
-    base, raw = (None if maker is None or maker.child or maker.moving else maker for maker in makers)
+    """Where a side lacks an op and nothing comes after: what it does with what the other moves, or what makes the
+    tensor that differs."""
+    base, raw = (
+        _goes_on(likes, side, (culprit.raw, culprit.base)[side])
+        or (None if one is None or one.child or one.moving else one)
+        for side, one in enumerate(_makers(likes, accused))
+    )
     if culprit.raw is None and culprit.raw_next is None and culprit.base is not None:
         return replace(culprit, raw_next=raw)
     if culprit.base is None and culprit.base_next is None and culprit.raw is not None:
         return replace(culprit, base_next=base)
     return culprit
+
+
+def _goes_on(likes: Likes, side: int, moved: Event | None) -> Event | None:
+    """What a side does with the tensor that the other only moves elsewhere."""
+    if moved is None or not moved.moving or len(moved.call.inputs) != 1:
+        return None
+    users = [
+        user for one in likes.of(1 - side, moved.call.inputs[0].tensor) for user in likes.sides[side].users.get(one, [])
+    ]
+    return next((user for user in users if not user.child), None)
 
 
 def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], bad: Sequence[Event]) -> Event | None:
@@ -159,8 +191,12 @@ def _constants(likes: Likes, base: Event, raw: Event) -> Culprit:
         found = _first(likes, accused, _both_unlike(likes, accused))
         if found.base is not None and found.raw is not None:
             alike = found.base.thing == found.raw.thing or _same_two(likes, found.base, found.raw)
-            return found if alike else Culprit(base, raw)
+            return found if alike or _makers(likes, accused) == (found.base, found.raw) else Culprit(base, raw)
     return Culprit(base, raw)
+
+
+def _makers(likes: Likes, tensors: tuple[int, int]) -> tuple[Event | None, Event | None]:
+    return likes.sides[0].maker.get(tensors[0]), likes.sides[1].maker.get(tensors[1])
 
 
 def _unlike(side: int, likes: Likes, accused: int, partner: int) -> list[Event]:
@@ -301,17 +337,10 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
             return None if expected is None and found is None else True
         return not agree(expected.numpy(), found.numpy())
 
-    for event in raw.events:
-        if event.child:
-            continue
-        for slot in event.call.outputs:
-            like = next((one for one in likes.of(1, slot.tensor)), None)
-            followed = like is not None and _tracked(sides[0], like)
-            if followed and not slot.tracked and any(given.tracked for given in event.call.inputs):
-                partner = None if like is None else sides[0].maker.get(like)
-                if partner is not None and partner.thing != event.thing:
-                    return Culprit(None, event, base_next=partner, stopped=True)
-                return Culprit(partner, event, stopped=True)
+    for side in (1, 0):
+        stopped = _stopped(side, likes, sides)
+        if stopped is not None:
+            return stopped
     for event in reversed(raw.events):
         if event.child or any(differs(slot) for slot in event.call.outputs):
             continue
@@ -320,6 +349,25 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
             partner = None if like is None else sides[0].maker.get(like)
             return Culprit(None if partner is None or partner.child else partner, event)
     return Culprit(None, None)
+
+
+def _stopped(side: int, likes: Likes, sides: tuple[Side, Side]) -> Culprit | None:
+    """An op that one side does not follow, and the other's that makes the same."""
+    other = sides[1 - side]
+    for event in sides[side].inside.events:
+        if event.child or not any(given.tracked for given in event.call.inputs):
+            continue
+        for slot in event.call.outputs:
+            like = next((one for one in likes.of(side, slot.tensor) if _tracked(other, one)), None)
+            if like is None or slot.tracked:
+                continue
+            partner = other.maker.get(like)
+            following = partner if partner is not None and partner.thing != event.thing else None
+            pair = (None if following is not None else partner, event)
+            if side == 1:
+                return Culprit(*pair, base_next=following, stopped="raw")
+            return Culprit(*pair[::-1], raw_next=following, stopped="base")
+    return None
 
 
 def _tracked(side: Side, tensor: int) -> bool:

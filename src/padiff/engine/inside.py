@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from padiff.align import FREE_LAYOUT, MOVING, pair_slots, same_thing
+from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.capture.feeding import Feed, Feeder
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
@@ -84,7 +84,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     culprit = _culprit(fault, scenes)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit)
+    named = _named(divergence, culprit, _with_code(fault, scenes))
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
@@ -94,7 +94,8 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
-    if not _has_code(scenes.job.base, partner.node) and not _has_code(scenes.job.raw, fault.raw.node):
+    coded = _with_code(fault, scenes)
+    if not any(coded):
         return None
     backward = fault.phase == "backward"
     wanted = (
@@ -112,23 +113,31 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return None
     else:
         assert scenes.feeder is not None
-        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
-        raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
+        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=not coded[0])
+        raw = _run(
+            scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=not coded[1]
+        )
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
     if not suspects:
         return None
     told = _telling(fault, scenes, base, raw)
+    across = scenes.job.base.adapter.name != scenes.job.raw.adapter.name
+    free = FREE_LAYOUT | OWN_LAYOUT if across else FREE_LAYOUT
     sides = [
-        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call))
+        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call), free)
         for side, (seen, inside, tree, call) in enumerate(
             zip((base, raw), wanted, (scenes.job.base.tree, scenes.job.raw.tree), told, strict=True)
         )
     ]
     if not any(not event.child for events in sides for event in events):
         return None
-    noise = _noise(scenes, partner.index, wanted[0], base) if scenes.recorded is None else dict(scenes.recorded.noise)
+    noise = (
+        _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
+        if scenes.recorded is None
+        else dict(scenes.recorded.noise)
+    )
     for accused in suspects:
         insides = [
             Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
@@ -141,6 +150,13 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
         if culprit.found:
             return culprit
     return culprit
+
+
+def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
+    """Which side's module has code of its own; the framework's is looked into only beside such a one."""
+    partner = scenes.pairs.get(fault.raw.index)
+    base = partner is not None and _has_code(scenes.job.base, partner.node)
+    return base, _has_code(scenes.job.raw, fault.raw.node)
 
 
 def _has_code(live: LiveTree, node: int) -> bool:
@@ -167,7 +183,14 @@ def _alone(scenes: Scenes, side: int) -> set[int]:
 
 
 def _run(
-    scenes: Scenes, side: int, feeder: Feeder | None, index: int, inside: frozenset[int], *, backward: bool
+    scenes: Scenes,
+    side: int,
+    feeder: Feeder | None,
+    index: int,
+    inside: frozenset[int],
+    *,
+    backward: bool,
+    layers: bool,
 ) -> _Seen:
     session: Session = (scenes.base, scenes.raw)[side]
     job, step = scenes.job, scenes.reference.trace.step
@@ -180,7 +203,7 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True, layers=job.ops == "all"),
+            ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen
@@ -192,7 +215,7 @@ def _seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> _Seen:
     return _Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
 
 
-def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> dict[int, float]:
+def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen, *, layers: bool) -> dict[int, float]:
     """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
     jitter = Jitter(scenes.job.tolerance.narrow)
     feeder = LocalRun(
@@ -200,7 +223,7 @@ def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> d
     )
     try:
         with perturbed(scenes.base.live, jitter, {}):
-            shaken = _run(scenes, 0, feeder, index, inside, backward=False)
+            shaken = _run(scenes, 0, feeder, index, inside, backward=False, layers=layers)
     except Exception:  # the model's own: it ran through on what it was really given
         return {}
     found: dict[int, float] = {}
@@ -216,12 +239,15 @@ def _ops(seen: _Seen) -> list[Call]:
     return [op for call in sorted(calls, key=lambda call: call.index) for op in call.ops if not op.tag]
 
 
-def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None) -> list[Event]:
-    """Ops and children in the order in which they came, up to where the accused tensor is told on."""
+def _events(
+    seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None, free: frozenset[str]
+) -> list[Event]:
+    """Ops and children in the order in which they came, up to where the accused tensor is told on; ``free`` are the
+    ops that order axes as they like."""
     found: list[tuple[Key, Event]] = []
     for op in _ops(seen):
         thing = same_thing(op.kind)
-        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in FREE_LAYOUT)))
+        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in free)))
     for call in seen.children:
         if call.index in inside and call.ops:
             continue  # its own ops stand for it
@@ -295,11 +321,13 @@ def _tag(seen: _Seen, name: str) -> Call | None:
     return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
 
 
-def _named(divergence: Divergence, culprit: Culprit) -> Divergence:
+def _named(divergence: Divergence, culprit: Culprit, coded: tuple[bool, bool]) -> Divergence:
+    """With the lines of both sides; of a framework's own layer, with the one that calls it."""
     stacks: list[Lines] = []
     for side, (event, following) in enumerate(((culprit.base, culprit.base_next), (culprit.raw, culprit.raw_next))):
         place = event or following
-        stacks.append(source_lines(place.call.stack) if place is not None else divergence.source[side])
+        told = place is not None and (coded[side] or not divergence.source[side])
+        stacks.append(source_lines(place.call.stack) if place is not None and told else divergence.source[side])
     pair = OpPair(
         "" if culprit.base is None else culprit.base.call.kind,
         "" if culprit.raw is None else culprit.raw.call.kind,
