@@ -143,6 +143,7 @@ class Blame:
         kind: str,
         arranged: Array | None,
     ) -> None:
+        edge = kind in ("edge", "size")
         if self.lost or (kind == "edge" and not comparable(one.value, other.value)):
             return
         if phase == "forward" and self._misled(call):
@@ -173,8 +174,8 @@ class Blame:
                 self._likes[base.kind, call.kind].append(fault)
             if not self._doubtful or call.index not in self.misfed:  # else what was doubtful before explains it
                 self._doubtful.append(fault)
-        elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
-            if kind == "edge":
+        elif self._doubtful and phase == "forward" and (edge or call.parent < 0):
+            if edge:
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, self._latest_doubt())
             self._doubtful.clear()
@@ -182,7 +183,7 @@ class Blame:
         elif self._left and call.parent < 0 and phase == "forward":
             pass  # what was found wrong in a doubtful place was never replaced, and may have come here
         else:
-            if kind == "edge":
+            if edge:
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.capture.feeding import Feed, Feeder
@@ -16,7 +17,8 @@ from padiff.compare.measure import rms_gap
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside
-from padiff.diagnose.own_code import Culprit, first_op, first_op_in_backward
+from padiff.diagnose.own_backward import first_op_in_backward
+from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
@@ -84,7 +86,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     culprit = _culprit(fault, scenes)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit)
+    named = _named(divergence, culprit, scenes)
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
@@ -94,7 +96,8 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
-    if not _has_code(scenes.job.base, partner.node) and not _has_code(scenes.job.raw, fault.raw.node):
+    coded = (_has_code(scenes.job.base, partner.node), _has_code(scenes.job.raw, fault.raw.node))
+    if not any(coded):
         return None
     backward = fault.phase == "backward"
     wanted = (
@@ -112,8 +115,9 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return None
     else:
         assert scenes.feeder is not None
-        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
-        raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
+        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=not coded[0])
+        feeder = scenes.feeder(backward)
+        raw = _run(scenes, 1, feeder, fault.raw.index, wanted[1], backward=backward, layers=not coded[1])
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
@@ -130,15 +134,29 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     ]
     if not any(not event.child for events in sides for event in events):
         return None
-    noise = _noise(scenes, partner.index, wanted[0], base) if scenes.recorded is None else dict(scenes.recorded.noise)
+    if not all(code or events for code, events in zip(coded, sides, strict=True)):
+        return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
+    if scenes.recorded is None:
+        noise = _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
+    else:
+        noise = dict(scenes.recorded.noise)
+    narrow = scenes.job.tolerance.narrow
     for accused in suspects:
         insides = [
-            Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
+            Inside(
+                tuple(events),
+                tensor,
+                seen.call.inputs,
+                seen.gradients,
+                noise if side == 0 else {},
+                seen.call.path,
+                narrow,
+            )
             for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
             if seen.call is not None
         ]
         if backward:
-            return first_op_in_backward(insides[0], insides[1], _gradients_agree)
+            return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow))
         culprit = first_op(insides[0], insides[1])
         if culprit.found:
             return culprit
@@ -150,8 +168,8 @@ def _has_code(live: LiveTree, node: int) -> bool:
     return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
 
 
-def _gradients_agree(base: Array, raw: Array) -> bool:
-    return compare_in_any_layout(base, raw, Tolerance(mode="auto", sums=True), gradients=True).agrees
+def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
+    return compare_in_any_layout(base, raw, Tolerance(mode="auto", sums=True, narrow=narrow), gradients=True).agrees
 
 
 def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
@@ -169,8 +187,16 @@ def _alone(scenes: Scenes, side: int) -> set[int]:
 
 
 def _run(
-    scenes: Scenes, side: int, feeder: Feeder | None, index: int, inside: frozenset[int], *, backward: bool
+    scenes: Scenes,
+    side: int,
+    feeder: Feeder | None,
+    index: int,
+    inside: frozenset[int],
+    *,
+    backward: bool,
+    layers: bool,
 ) -> _Seen:
+    """``layers``: it is a layer of the framework's, and to be seen into."""
     session: Session = (scenes.base, scenes.raw)[side]
     job, step = scenes.job, scenes.reference.trace.step
     watching = _Watching(feeder, index, inside, stop=not backward)
@@ -182,7 +208,7 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True, layers=job.ops == "all"),
+            ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen
@@ -194,7 +220,7 @@ def _seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> _Seen:
     return _Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
 
 
-def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> dict[int, float]:
+def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen, *, layers: bool) -> dict[int, float]:
     """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
     jitter = Jitter(scenes.job.tolerance.narrow)
     feeder = LocalRun(
@@ -202,7 +228,7 @@ def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> d
     )
     try:
         with perturbed(scenes.base.live, jitter, {}):
-            shaken = _run(scenes, 0, feeder, index, inside, backward=False)
+            shaken = _run(scenes, 0, feeder, index, inside, backward=False, layers=layers)
     except Exception:  # the model's own: it ran through on what it was really given
         return {}
     found: dict[int, float] = {}
@@ -273,15 +299,18 @@ def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tupl
         left, right = (call.inputs if given else call.outputs for call in (told[0], told[1]))
     pairs, _, _ = pair_slots(left, right, loosely=False)
     name = fault.comparison.name
-    found = [pair for pair in pairs if _differs(*pair)]
-    found.sort(key=lambda pair: (pair[1].name or pair[0].name) != name)
-    return [(one.tensor, other.tensor) for one, other in found or pairs[:1]]
+    told_on = [pair for pair in pairs if (pair[1].name or pair[0].name) == name]
+    found = [pair for pair in pairs if pair not in told_on and _differs(*pair, scenes.job.tolerance.narrow)]
+    if found and told_on and not _differs(*told_on[0], scenes.job.tolerance.narrow):
+        found, told_on = [*found, *told_on], []
+    return [(one.tensor, other.tensor) for one, other in [*told_on, *found] or pairs[:1]]
 
 
-def _differs(one: Slot, other: Slot) -> bool:
+def _differs(one: Slot, other: Slot, narrow: float) -> bool:
     if one.value.overwritten or other.value.overwritten:
         return False
-    return not compare_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto")).agrees
+    tolerance = Tolerance(mode="auto", narrow=narrow)
+    return not compare_in_any_layout(one.value.numpy(), other.value.numpy(), tolerance).agrees
 
 
 def _direct(fault: Fault, scenes: Scenes) -> int:
@@ -300,15 +329,21 @@ def _tag(seen: _Seen, name: str) -> Call | None:
     return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
 
 
-def _named(divergence: Divergence, culprit: Culprit) -> Divergence:
+def _named(divergence: Divergence, culprit: Culprit, scenes: Scenes) -> Divergence:
     stacks: list[Lines] = []
     for side, (event, following) in enumerate(((culprit.base, culprit.base_next), (culprit.raw, culprit.raw_next))):
         place = event or following
-        stacks.append(source_lines(place.call.stack) if place is not None else divergence.source[side])
+        live = (scenes.job.base, scenes.job.raw)[side]
+        if place is None or (place.call.is_op and not _has_code(live, place.call.node)):  # whoever calls the layer
+            stacks.append(divergence.source[side])
+        else:
+            stacks.append(source_lines(place.call.stack))
     pair = OpPair(
         "" if culprit.base is None else culprit.base.call.kind,
         "" if culprit.raw is None else culprit.raw.call.kind,
         stacks[0][-1] if stacks[0] else None,
         stacks[1][-1] if stacks[1] else None,
+        "" if culprit.base is None else culprit.base.part,
+        "" if culprit.raw is None else culprit.raw.part,
     )
     return replace(divergence, op=pair, source=(stacks[0], stacks[1]))

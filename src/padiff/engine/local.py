@@ -147,6 +147,7 @@ class LocalRun:
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
             if arranged is None or not _same_family(arranged, other.value):
+                self._blame.lost = self._blame.lost or (not outcome.agrees and self._is_resized(one, other))
                 continue
             if not self._backward and self._is_handed(one, other):
                 continue  # it is base's as it is
@@ -181,10 +182,17 @@ class LocalRun:
         """What the call would have been given."""
         besides = other is not call.inputs[0] and self._besides(one, other)
         kind = "beside" if besides else "elsewhere" if self._beside.begins_elsewhere(base, call) else "edge"
+        if kind == "edge" and self._is_resized(one, other):
+            kind = "size"
         found = self._compare("forward", "input", base, call, one, other, kind)
         if self._backward and one.tracked and not other.tracked and found[0].agrees:
             self._cut(base, call, one, other, between=True)
         return found
+
+    def _is_resized(self, one: Slot, other: Slot) -> bool:
+        """Two tensors of numbers that hold more or less of them; of models built differently that says nothing."""
+        sizes = (math.prod(slot.value.shape) for slot in (one, other))
+        return not self._loosely and _floating(one.value) and _floating(other.value) and len({*sizes}) > 1
 
     def _besides(self, one: Slot, other: Slot) -> bool:
         """A mask, a table of positions: it may be written otherwise and say the same."""
