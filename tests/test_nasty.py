@@ -247,8 +247,7 @@ def test_a_cut_gradient_is_blamed_where_it_is_cut(how: str, framework: str) -> N
     else:
         raw = PaddleModel(cut, a=paddle.nn.Linear(4, 4), b=paddle.nn.Linear(4, 4))
     result = padiff.compare(base, raw, X)
-    expected = ("", "") if how == "detach" else ("a", "a")
-    assert place(result)[:2] == expected, str(result)
+    assert place(result)[:2] == ("", ""), str(result)  # the code around a is to blame, not a
     assert "follow" in result.divergence.note
 
 

@@ -73,7 +73,7 @@ def test_other_dtypes() -> None:
 
 
 def test_a_long_one_is_counted_whole() -> None:
-    error = np.full(200_000, 1e-3)
+    error = np.full(200_000, 1.2e-3)
     error[:70_000] = 1e-6
     error[150_000:] = 0.0
     error[-1] = 1.0

@@ -206,7 +206,11 @@ class FeedingRecorder(Recorder):
 class Witness:
     """Feeds every call just what it would have had, to see the gradients at its borders by themselves."""
 
-    def __init__(self, *, copies: bool = True) -> None:
+    def __init__(self, *, copies: bool = True, following: Callable[[], bool] = lambda: True) -> None:
+        self._following = following
+        """Whether the framework follows gradients at this moment."""
+        self.off: set[int] = set()
+        """Calls that began while it did not."""
         self._copies = copies
         """Whether backward may write into a gradient that somebody holds."""
         self.contributions: dict[tuple[int, int], Value] = {}
@@ -215,6 +219,8 @@ class Witness:
         """Tensor to the gradient that arrives at it, once it was returned, from all that uses it."""
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
+        if not self._following():
+            self.off.add(call.index)
         return {
             slot.tensor: Feed(None, partial(self._contribution, (call.index, slot.tensor)))
             for slot in call.inputs

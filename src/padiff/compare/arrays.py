@@ -30,21 +30,23 @@ class _Case(NamedTuple):
     tolerance: Tolerance
 
 
-def compare_arrays(base: Array, raw: Array, tolerance: Tolerance, *, detail: bool = False) -> Outcome:
+def compare_arrays(
+    base: Array, raw: Array, tolerance: Tolerance, *, detail: bool = False, brief: bool = False
+) -> Outcome:
     """How far ``raw`` is from ``base``, and whether ``tolerance`` allows it.
 
     ``detail`` asks for the mismatch count, relative and ULP differences and the worst place also where the
-    arrays agree; where they differ these are always given. NaN and Inf that both sides share are no
-    difference and are left out of the numbers. ``max_rel`` leaves out elements whose base is 0, unless
-    all are: then it is inf. In the mode ``mean`` the mismatched elements are those over
-    ``atol + rtol * abs(base)``, in ``auto`` those over the allowed root mean square error.
+    arrays agree; where they differ these are given, unless ``brief`` says that nobody will read them.
+    NaN and Inf that both sides share are no difference and are left out of the numbers. ``max_rel`` leaves
+    out elements whose base is 0, unless all are: then it is inf. In the mode ``mean`` the mismatched elements
+    are those over ``atol + rtol * abs(base)``, in ``auto`` those over the allowed root mean square error.
     """
     if base.shape != raw.shape:
         return Outcome("different", "shape", f"shapes differ: base {list(base.shape)}, raw {list(raw.shape)}")
     case = _Case(base, raw, kind_of_pair(base.dtype, raw.dtype), tolerance)
     with np.errstate(all="ignore"):
         same = base.dtype == raw.dtype or (tolerance.narrow > 0 and _both_float(base.dtype, raw.dtype))
-        found = _values(case, detail) if same else _other_dtype(case)
+        found = _values(case, detail, brief) if same else _other_dtype(case)
     return _complete(found, base.dtype, tolerance)
 
 
@@ -117,7 +119,7 @@ def _other_dtype(case: _Case) -> Outcome:
     return dataclasses.replace(found, verdict="different", reason="dtype", message=message, suggestion=None)
 
 
-def _values(case: _Case, detail: bool) -> Outcome:
+def _values(case: _Case, detail: bool, brief: bool = False) -> Outcome:
     if case.base.size == 0:
         return Outcome("equal", None, "equal (no elements)", Numbers(0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0.0, 0))
     sums, numbers = _measure(case)
@@ -130,6 +132,8 @@ def _values(case: _Case, detail: bool) -> Outcome:
         return _equal(case.kind, numbers)
     error, allowed = _error_and_bound(case.kind, case.tolerance, numbers)
     found = None if detail else _within(sums, numbers, case.tolerance, error, allowed)
+    if found is None and brief and error is not None:
+        return Outcome("different", "values", "", numbers, allowed)
     return found or _detailed(case, numbers, error, allowed)
 
 

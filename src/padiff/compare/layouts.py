@@ -1,4 +1,4 @@
-"""The same elements in another arrangement: axes of length one, in another order, merged, or repeated."""
+"""The same elements in another arrangement: axes of one, in another order, merged or repeated; or a part of them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,46 @@ def compare_in_any_layout(
     return compare_arranged(base, raw, tolerance, gradients=gradients, loosely=loosely)[0]
 
 
+def agree_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False) -> bool:
+    """Whether they agree, for who asks nothing else."""
+    if base.shape == raw.shape:
+        return compare_arrays(base, raw, tolerance, brief=True).agrees
+    return compare_arranged(base, raw, tolerance, gradients=gradients)[0].agrees
+
+
 def compare_arranged(
     base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False, loosely: bool = False
 ) -> tuple[Outcome, Array | None]:
-    """The same, and base's elements as raw arranges them; None where nothing fits raw's shape."""
+    """The same as ``compare_in_any_layout``, and base's elements as raw arranges them; None where nothing fits."""
     outcome = compare_arrays(base, raw, tolerance)
     if outcome.reason != "shape" or not base.size or not raw.size:
         return outcome, base if base.shape == raw.shape else None
     options: Iterable[tuple[str, Array, Array]] = _repeated(base, raw, gradients)
     if base.size == raw.size:
         options = ((change, arranged, raw) for change, arranged in _arrangements(base, raw.shape))
-    nearest: tuple[Outcome, Array | None] | None = None
+    nearest: tuple[float, str, Array, Array] | None = None
     for change, left, right in options:
-        found = compare_arrays(left, right, tolerance)
-        stated = replace(found, message=f"{found.message}; {change}", layout=change)
-        fitting = left if left.shape == raw.shape else None
+        found = compare_arrays(left, right, tolerance, brief=True)
         if found.agrees:
-            return stated, fitting
-        if found.numbers and (
-            nearest is None or nearest[0].numbers is None or found.numbers.rmse < nearest[0].numbers.rmse
-        ):
-            nearest = stated, fitting
+            return _stated(found, change), _fitting(left, raw)
+        if found.numbers and (nearest is None or found.numbers.rmse < nearest[0]):
+            nearest = found.numbers.rmse, change, left, right
+    if base.size != raw.size and (part := _part_of(base, raw, tolerance)):
+        return replace(outcome, message=f"{outcome.message}; {part}"), None
     if nearest is None:
         return outcome, None
-    return nearest if loosely else (outcome, nearest[1])
+    _, change, left, right = nearest
+    if loosely:
+        outcome = _stated(compare_arrays(left, right, tolerance), change)
+    return outcome, _fitting(left, raw)
+
+
+def _stated(outcome: Outcome, change: str) -> Outcome:
+    return replace(outcome, message=f"{outcome.message}; {change}", layout=change)
+
+
+def _fitting(arranged: Array, raw: Array) -> Array | None:
+    return arranged if arranged.shape == raw.shape else None
 
 
 def arranged_alike(base: Array, raw: Array, other: Array) -> Array | None:
@@ -94,6 +110,23 @@ def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array
             wide = np.broadcast_to(small, large.shape)
             return [(change, wide, large) if side == "raw" else (change, large, wide)]
     return []
+
+
+def _part_of(base: Array, raw: Array, tolerance: Tolerance) -> str:
+    """In words, that one side holds the first or the last of what the other does; "" where it does not."""
+    if base.ndim != raw.ndim:
+        return ""
+    axes = [axis for axis in range(base.ndim) if base.shape[axis] != raw.shape[axis]]
+    if len(axes) != 1:
+        return ""
+    size = min(base.shape[axes[0]], raw.shape[axes[0]])
+    for which, start in (("last", -size), ("first", 0)):
+        cut = (slice(None),) * axes[0] + (slice(start, start + size or None),)
+        if compare_arrays(base[cut], raw[cut], tolerance, brief=True).agrees:
+            small, large = ("base", "raw") if base.shape[axes[0]] == size else ("raw", "base")
+            many = max(base.shape[axes[0]], raw.shape[axes[0]])
+            return f"{small} has the {which} {size} of {large}'s {many} along axis {axes[0]}"
+    return ""
 
 
 def _arrangements(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:

@@ -39,11 +39,12 @@ def _of_call(fault: Fault, pairs: Sequence[tuple[Call, Call]], base_of: dict[int
     before, after = fault.before, fault.after
     given = fault.between and after is not None and after.index == raw.index
     if fault.phase == "backward" and fault.comparison.outcome.reason == "structure":
-        note = "raw does not follow gradients through it (no_grad, detach)"
+        note = f"{fault.side} does not follow gradients through it (no_grad, detach)"
         if fault.between:
-            note = (
-                f"raw stops following gradients in the module's own code, before {after.path if after else 'a child'}"
-            )
+            child = after.path if after else "a child"
+            note = f"{fault.side} stops following gradients in the module's own code, before {child}"
+            if fault.comparison.role == "output":
+                note = f"{fault.side} stops following gradients in the module's own code, after {child}"
     elif fault.phase == "backward":
         note = "the gradient of its output agrees and that of its input doesn't"
         if fault.between:

@@ -24,17 +24,10 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
             return None if expected is None and found is None else True
         return not agree(expected.numpy(), found.numpy())
 
-    for event in raw.events:
-        if event.child:
-            continue
-        for slot in event.call.outputs:
-            like = next((one for one in likes.of(1, slot.tensor)), None)
-            followed = like is not None and _tracked(sides[0], like)
-            if followed and not slot.tracked and any(given.tracked for given in event.call.inputs):
-                partner = None if like is None else sides[0].maker.get(like)
-                if partner is not None and partner.thing != event.thing:
-                    return Culprit(None, event, base_next=partner, stopped=True)
-                return Culprit(partner, event, stopped=True)
+    for side in (1, 0):
+        stopped = _stopped(side, likes, sides)
+        if stopped is not None:
+            return stopped
     for event in reversed(raw.events):
         if event.child or any(differs(slot) for slot in event.call.outputs):
             continue
@@ -43,6 +36,25 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
             partner = None if like is None else sides[0].maker.get(like)
             return Culprit(None if partner is None or partner.child else partner, event)
     return Culprit(None, None)
+
+
+def _stopped(side: int, likes: Likes, sides: tuple[Side, Side]) -> Culprit | None:
+    """An op that one side does not follow, and the other's that makes the same."""
+    other = sides[1 - side]
+    for event in sides[side].inside.events:
+        if event.child or not any(given.tracked for given in event.call.inputs):
+            continue
+        for slot in event.call.outputs:
+            like = next((one for one in likes.of(side, slot.tensor) if _tracked(other, one)), None)
+            if like is None or slot.tracked:
+                continue
+            partner = other.maker.get(like)
+            following = partner if partner is not None and partner.thing != event.thing else None
+            pair = (None if following is not None else partner, event)
+            if side == 1:
+                return Culprit(*pair, base_next=following, stopped="raw")
+            return Culprit(*pair[::-1], raw_next=following, stopped="base")
+    return None
 
 
 def _tracked(side: Side, tensor: int) -> bool:

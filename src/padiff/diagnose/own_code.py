@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
@@ -30,8 +31,8 @@ class Culprit:
     likes: Likes | None = field(default=None, compare=False, repr=False)
     unlike: tuple[Sequence[Event], Sequence[Event]] = field(default=((), ()), compare=False, repr=False)
     """Each side's ops between what both have and the tensor that differs, in order."""
-    stopped: bool = False
-    """Backward: raw does not follow gradients through the op."""
+    stopped: Literal["", "base", "raw"] = ""
+    """Backward: the side that does not follow gradients through the op."""
 
     @property
     def found(self) -> bool:

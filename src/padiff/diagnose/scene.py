@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from padiff.records import Array, DrawGap, Phase, Role
+from padiff.records import Array, DrawGap, Phase, Role, Side
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Scene:
     raw_gradients: Mapping[str, Array] = field(default_factory=dict)
     """Loss: what raw's loss sends back to what the model returned, by slot; ``gradients`` are what base's does."""
     unreached: tuple[str, ...] = ()
-    """Backward: modules inside to whose outputs base sends gradients and raw sends none, in the order of calls."""
+    """Backward: modules inside to whose outputs one side sends gradients and the other none, in the order of calls."""
+    unreached_in: Side = "raw"
+    """The side that sends none there."""
     before: Array | None = None
     """Weight and buffer: what the tensor held before the step, on both sides."""
     gradient: Array | None = None

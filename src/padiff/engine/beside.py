@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from padiff.align import CallPairing, tag_key, tags_of
-from padiff.compare.layouts import compare_arranged
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.partners import Partners
 from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
 
@@ -145,4 +145,4 @@ class Other:
 def _same(base: Slot, raw: Slot) -> bool:
     if math.prod(base.value.shape) != math.prod(raw.value.shape) or base.value.overwritten or raw.value.overwritten:
         return False
-    return compare_arranged(base.value.numpy(), raw.value.numpy(), Tolerance(mode="auto"))[0].agrees
+    return agree_in_any_layout(base.value.numpy(), raw.value.numpy(), Tolerance(mode="auto"))

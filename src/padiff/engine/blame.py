@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Slot, Value
+from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot, Value
 
 CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
 """Hold whatever they are given: two of them are not alike."""
@@ -32,7 +33,9 @@ class Excuse(NamedTuple):
 class Blame:
     """The faults of one run, as it goes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, loosely: bool = False) -> None:
+        self._loosely = loosely
+        """The models are built differently, and calls that belong together may be given different things."""
         self.faults: list[Fault] = []
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         self._accused: list[tuple[Fault, list[Excuse]]] = []
@@ -60,6 +63,8 @@ class Blame:
         """Raw calls in which something was found."""
         self._sent_moved: list[Call] = []
         """Raw calls that sent back something wrong which has not been met yet where it arrives."""
+        self._stopped: set[int] = set()
+        """Raw calls in which one side stops following gradients."""
         self.lost = False
         """Something could not be replaced: what differs from here on may come from there."""
 
@@ -84,16 +89,46 @@ class Blame:
         if call.index not in self.faulty:
             self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
 
-    def cut(self, base: Call, call: Call, other: Slot, comparison: Comparison, *, between: bool) -> None:
-        """Raw does not follow gradients where base does."""
+    def cut(
+        self,
+        base: Call,
+        call: Call,
+        other: Slot,
+        comparison: Comparison,
+        *,
+        between: bool,
+        side: Side = "raw",
+        off: Callable[[Call | None, Call], bool] = lambda base, call: False,
+    ) -> None:
+        """One side does not follow gradients where the other does. ``off`` says of a pair of calls whether following
+        was switched off when that side's began: then the code around is to blame."""
+        outer = None if between else self._outermost(call, off)
         place = self._around(call, other) if between else (base, call)
+        if outer is not None and outer.parent in self.met and (around := self.met[outer.parent])[0] is not None:
+            place, call, between = (around[0] or base, around[1]), outer, True
         after = self._child_of(place[1], call) if between else None
         before = self._before(after) if after else None
-        fault = Fault("backward", *place, comparison, between=between, before=before, after=after)
+        fault = Fault("backward", *place, comparison, between=between, before=before, after=after, side=side)
         self._accused.append((fault, []))
+        index = place[1].index
+        while index in self.met:
+            self._stopped.add(index)
+            index = self.met[index][1].parent
 
-    def sent_nothing(self, base: Call, call: Call, comparison: Comparison) -> None:
-        """A call got a gradient and sent none back: what differs before it, in calls around it, follows from that."""
+    def _outermost(self, call: Call, off: Callable[[Call | None, Call], bool]) -> Call | None:
+        """The outermost call around this one, or this one, that began so."""
+        found: Call | None = None
+        index = call.index
+        while index in self.met and off(*self.met[index]):
+            found = self.met[index][1]
+            index = found.parent
+        return found
+
+    def sent_nothing(self, base: Call, call: Call, comparison: Comparison, side: Side = "raw") -> None:
+        """A call of one side got a gradient and sent none back: what differs before it, in calls around it, follows
+        from that."""
+        if call.index in self._stopped:
+            return  # it is known where inside
         around: set[int] = set()
         parent = call.parent
         while parent in self.met:
@@ -106,7 +141,7 @@ class Blame:
 
         kept = [(fault, excuses) for fault, excuses in self._accused if not follows(fault)]
         place = next((n for n, (fault, _) in enumerate(kept) if fault.phase == "backward"), len(kept))
-        kept.insert(place, (Fault("backward", base, call, comparison), []))
+        kept.insert(place, (Fault("backward", base, call, comparison, side=side), []))
         self._accused = kept
 
     def sent_moved(self, call: Call) -> None:
@@ -121,7 +156,8 @@ class Blame:
         return sent is not None
 
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
-        """Base's call is given a tensor, and raw's is not: who calls it is to blame if what it returns differs."""
+        """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
+        differs."""
         outer = self.met.get(call.parent, (None, call))
         if outer[0] is None:
             return
@@ -143,8 +179,12 @@ class Blame:
         kind: str,
         arranged: Array | None,
     ) -> None:
-        edge = kind in ("edge", "size")
-        if self.lost or (kind == "edge" and not comparable(one.value, other.value)):
+        if kind == "edge" and not comparable(one.value, other.value):
+            if self._loosely or other is not call.inputs[0]:
+                return
+            if arranged is None:  # another shape, which stays: what the call returns will tell whether that matters
+                kind = "beside"
+        if self.lost:
             return
         if phase == "forward" and self._misled(call):
             return
@@ -174,8 +214,8 @@ class Blame:
                 self._likes[base.kind, call.kind].append(fault)
             if not self._doubtful or call.index not in self.misfed:  # else what was doubtful before explains it
                 self._doubtful.append(fault)
-        elif self._doubtful and phase == "forward" and (edge or call.parent < 0):
-            if edge:
+        elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
+            if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, self._latest_doubt())
             self._doubtful.clear()
@@ -183,7 +223,7 @@ class Blame:
         elif self._left and call.parent < 0 and phase == "forward":
             pass  # what was found wrong in a doubtful place was never replaced, and may have come here
         else:
-            if edge:
+            if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
 
@@ -272,6 +312,9 @@ class Blame:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             if fault.phase == "backward" and self._was_given_otherwise(fault.raw):
                 continue  # a gradient made with a wrong mask follows from the mask
+            sent = fault.phase == "backward" and fault.found is not None and not fault.between
+            if sent and fault.raw.index in self._stopped:
+                continue  # so does what a call sends back, in which nothing is followed from some place on
             self.faults.append(blamed or fault)
         if not any(fault.phase == "forward" for fault in self.faults):
             self.faults[:0] = self._unlike_their_likes()

@@ -12,7 +12,7 @@ from padiff.capture.feeding import Feed, Feeder
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.session import Session
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.compare.measure import rms_gap
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
@@ -86,7 +86,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     culprit = _culprit(fault, scenes)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit, scenes)
+    named = _named(divergence, culprit, _with_code(fault, scenes))
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
@@ -96,7 +96,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
-    coded = (_has_code(scenes.job.base, partner.node), _has_code(scenes.job.raw, fault.raw.node))
+    coded = _with_code(fault, scenes)
     if not any(coded):
         return None
     backward = fault.phase == "backward"
@@ -116,8 +116,9 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     else:
         assert scenes.feeder is not None
         base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=not coded[0])
-        feeder = scenes.feeder(backward)
-        raw = _run(scenes, 1, feeder, fault.raw.index, wanted[1], backward=backward, layers=not coded[1])
+        raw = _run(
+            scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=not coded[1]
+        )
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
@@ -136,10 +137,11 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
         return None
     if not all(code or events for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
-    if scenes.recorded is None:
-        noise = _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
-    else:
-        noise = dict(scenes.recorded.noise)
+    noise = (
+        _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
+        if scenes.recorded is None
+        else dict(scenes.recorded.noise)
+    )
     narrow = scenes.job.tolerance.narrow
     for accused in suspects:
         insides = [
@@ -163,13 +165,20 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     return culprit
 
 
+def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
+    """Which side's module has code of its own; the framework's is looked into only beside such a one."""
+    partner = scenes.pairs.get(fault.raw.index)
+    base = partner is not None and _has_code(scenes.job.base, partner.node)
+    return base, _has_code(scenes.job.raw, fault.raw.node)
+
+
 def _has_code(live: LiveTree, node: int) -> bool:
     """Whether a module's class is not the framework's own."""
     return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
 
 
 def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
-    return compare_in_any_layout(base, raw, Tolerance(mode="auto", sums=True, narrow=narrow), gradients=True).agrees
+    return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True, narrow=narrow), gradients=True)
 
 
 def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
@@ -196,7 +205,6 @@ def _run(
     backward: bool,
     layers: bool,
 ) -> _Seen:
-    """``layers``: it is a layer of the framework's, and to be seen into."""
     session: Session = (scenes.base, scenes.raw)[side]
     job, step = scenes.job, scenes.reference.trace.step
     watching = _Watching(feeder, index, inside, stop=not backward)
@@ -300,8 +308,9 @@ def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tupl
     pairs, _, _ = pair_slots(left, right, loosely=False)
     name = fault.comparison.name
     told_on = [pair for pair in pairs if (pair[1].name or pair[0].name) == name]
-    found = [pair for pair in pairs if pair not in told_on and _differs(*pair, scenes.job.tolerance.narrow)]
-    if found and told_on and not _differs(*told_on[0], scenes.job.tolerance.narrow):
+    narrow = scenes.job.tolerance.narrow
+    found = [pair for pair in pairs if pair not in told_on and _differs(*pair, narrow)]
+    if found and told_on and not _differs(*told_on[0], narrow):
         found, told_on = [*found, *told_on], []
     return [(one.tensor, other.tensor) for one, other in [*told_on, *found] or pairs[:1]]
 
@@ -309,8 +318,7 @@ def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tupl
 def _differs(one: Slot, other: Slot, narrow: float) -> bool:
     if one.value.overwritten or other.value.overwritten:
         return False
-    tolerance = Tolerance(mode="auto", narrow=narrow)
-    return not compare_in_any_layout(one.value.numpy(), other.value.numpy(), tolerance).agrees
+    return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto", narrow=narrow))
 
 
 def _direct(fault: Fault, scenes: Scenes) -> int:
@@ -329,15 +337,13 @@ def _tag(seen: _Seen, name: str) -> Call | None:
     return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
 
 
-def _named(divergence: Divergence, culprit: Culprit, scenes: Scenes) -> Divergence:
+def _named(divergence: Divergence, culprit: Culprit, coded: tuple[bool, bool]) -> Divergence:
+    """With the lines of both sides; of a framework's own layer, with the one that calls it."""
     stacks: list[Lines] = []
     for side, (event, following) in enumerate(((culprit.base, culprit.base_next), (culprit.raw, culprit.raw_next))):
         place = event or following
-        live = (scenes.job.base, scenes.job.raw)[side]
-        if place is None or (place.call.is_op and not _has_code(live, place.call.node)):  # whoever calls the layer
-            stacks.append(divergence.source[side])
-        else:
-            stacks.append(source_lines(place.call.stack))
+        told = place is not None and (coded[side] or not divergence.source[side])
+        stacks.append(source_lines(place.call.stack) if place is not None and told else divergence.source[side])
     pair = OpPair(
         "" if culprit.base is None else culprit.base.call.kind,
         "" if culprit.raw is None else culprit.raw.call.kind,

@@ -28,6 +28,7 @@ from padiff.engine.blame import Blame, family
 from padiff.engine.gallery import Gallery
 from padiff.engine.moved import Moved, valued
 from padiff.engine.saturation import Saturation
+from padiff.engine.silent import Place, Silent, nothing
 from padiff.records import (
     Array,
     Call,
@@ -58,6 +59,8 @@ class Reference:
     arrivals: Mapping[int, Value]
     noise: Mapping[Key, float] = field(default_factory=dict)
     """How far rounding alone moves each of these."""
+    off: frozenset[int] = frozenset()
+    """Base's calls that began while gradients were not followed."""
     gradients_later: bool = False
     """Only forward's noise is known so far: gradients are held against the least that rounding explains anywhere."""
 
@@ -85,6 +88,7 @@ class LocalRun:
         change: Callable[[Array], Array] | None = None,
         look: Callable[[str, str, int, str, Value], None] | None = None,
         gallery: Gallery | None = None,
+        following: Callable[[], bool] | None = None,
     ) -> None:
         self._gallery = gallery
         self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
@@ -97,10 +101,6 @@ class LocalRun:
         self.pairs: list[tuple[Call, Call]] = []
         self.comparisons: list[Comparison] = []
         self.gaps: dict[Key, float] = {}
-        self._awaited: dict[tuple[int, int], tuple[Call, Call, Slot, Slot]] = {}
-        """Raw's call and tensor to what the call is to send back to it, until it does."""
-        self._reached: set[int] = set()
-        """Raw calls to whose outputs a gradient came back."""
         self._handed: dict[int, int | None] = {}
         """Tensor of raw to base's that was handed on in its place; None where several were."""
         self._altered: set[int] = set()
@@ -109,9 +109,11 @@ class LocalRun:
         """Tensor of base to what was found when it was compared first."""
         self.unsettled: list[Unsettled] = []
         """Gradients that are more than the least apart, while base's noise is not known."""
-        self._blame = Blame()
-        sent = (reference.contributions, reference.arrivals) if backward else None
+        self._blame = Blame(loosely=loosely)
         # By a proxy: what keeps itself alive keeps its tensors until the collector comes.
+        sends = (reference.contributions, reference.arrivals, reference.off)
+        self.silent = Silent(self._blame, weakref.proxy(self), *sends, following)
+        sent = (reference.contributions, reference.arrivals) if backward else None
         self._moved = Moved(self._blame, beside, weakref.proxy(self), sent) if change is None else None
 
     @property
@@ -129,6 +131,7 @@ class LocalRun:
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
         self._blame.began(base, call)
+        self.silent.began(call)
         feeds: dict[int, Feed] = {}
         if base is None and self._backward and self._beside.told_late(call):
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
@@ -147,7 +150,6 @@ class LocalRun:
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
             if arranged is None or not _same_family(arranged, other.value):
-                self._blame.lost = self._blame.lost or (not outcome.agrees and self._is_resized(one, other))
                 continue
             if not self._backward and self._is_handed(one, other):
                 continue  # it is base's as it is
@@ -159,8 +161,10 @@ class LocalRun:
                 self._blame.lost = True
                 continue
             if self._backward and one.tracked and other.tracked and self._change is None:
-                self._awaited[call.index, other.tensor] = (base, call, one, other)
-            self._replace(feeds, one, other, arranged, partial(self._contribution, base, call, one, other))
+                self.silent.given(Place(base, call, one, other))
+            see = partial(self._contribution, base, call, one, other)
+            stopped = self._only_raw_follows(one, other) and not self._besides(one, other)
+            self._replace(feeds, one, other, arranged, nothing if stopped else see, stopped=stopped)
         if base is not None and self._moved is not None:
             self._moved.given(base, call, feeds)
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
@@ -168,31 +172,30 @@ class LocalRun:
         return feeds
 
     def _look_for_missing(self, base: Call, call: Call) -> None:
-        """What base's call is given and raw's is not."""
-        if len(base.inputs) <= len(call.inputs):
+        """What one side's call is given and the other's is not."""
+        if len(base.inputs) == len(call.inputs):
             return
-        _, alone, _ = pair_slots(base.inputs, call.inputs)
-        for slot in alone:
-            shape = list(slot.value.shape)
-            outcome = missing(f"raw gives {call.path} no {slot.name or 'tensor'}, base one of shape {shape}")
-            comparison = self._comparison("forward", "input", base, call, slot, slot, outcome)
+        _, only_base, only_raw = pair_slots(base.inputs, call.inputs)
+        more = len(base.inputs) > len(call.inputs)
+        has, lacks = ("base", "raw") if more else ("raw", "base")
+        for slot in only_base if more else only_raw:
+            given = f"{has} one of shape {list(slot.value.shape)}"
+            outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {given}")
+            comparison = self.comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""
         besides = other is not call.inputs[0] and self._besides(one, other)
         kind = "beside" if besides else "elsewhere" if self._beside.begins_elsewhere(base, call) else "edge"
-        if kind == "edge" and self._is_resized(one, other):
-            kind = "size"
         found = self._compare("forward", "input", base, call, one, other, kind)
-        if self._backward and one.tracked and not other.tracked and found[0].agrees:
+        if self._backward and found[0].agrees and one.tracked != other.tracked and (one.tracked or not besides):
             self._cut(base, call, one, other, between=True)
         return found
 
-    def _is_resized(self, one: Slot, other: Slot) -> bool:
-        """Two tensors of numbers that hold more or less of them; of models built differently that says nothing."""
-        sizes = (math.prod(slot.value.shape) for slot in (one, other))
-        return not self._loosely and _floating(one.value) and _floating(other.value) and len({*sizes}) > 1
+    def _only_raw_follows(self, one: Slot, other: Slot) -> bool:
+        """Base does not follow gradients where raw does: raw is stopped there, too, so that nothing else differs."""
+        return self._backward and self._change is None and other.tracked and not one.tracked
 
     def _besides(self, one: Slot, other: Slot) -> bool:
         """A mask, a table of positions: it may be written otherwise and say the same."""
@@ -227,9 +230,13 @@ class LocalRun:
                 continue
             if loose and not outcome.agrees and call.index not in self._blame.passed_on:
                 continue
-            if self._backward and one.tracked and not other.tracked and outcome.agrees:
+            stopped = self._only_raw_follows(one, other) and not (loose and place)
+            if self._backward and outcome.agrees and (stopped or (one.tracked and not other.tracked)):
                 self._cut(base, call, one, other, between=False)
-            self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+            elif self._backward and outcome.agrees and self._change is None and one.tracked:
+                self.silent.returned(Place(base, call, one, other))
+            see = nothing if stopped else partial(self._arrival, base, call, one, other)
+            self._replace(feeds, one, other, arranged, see, stopped=stopped)
         if moved is not None and not met:
             moved.returned(base, call, feeds)
         self._blame.judged(call)
@@ -247,22 +254,22 @@ class LocalRun:
                 self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
         return feeds
 
-    def _replace(self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See) -> None:
+    def _replace(
+        self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See, *, stopped: bool = False
+    ) -> None:
         tracked = self._backward and one.tracked
         held = self._is_handed(one, other) and self._is_as_it_was(one, other)
         if arranged.shape == one.value.shape:
             known = self._handed.setdefault(other.origin, one.origin)
             self._handed[other.origin] = one.origin if known == one.origin else None
-        feeds[other.tensor] = Feed(None if held else self._changed(arranged), see if tracked else None, tracked)
+        feeds[other.tensor] = Feed(
+            None if held else self._changed(arranged), see if tracked or stopped else None, tracked
+        )
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
-        """Raw does not follow gradients where base does."""
-        if self._blame.lost or not _floating(one.value):
-            return
-        role: Role = "input" if between else "output"
-        outcome = missing("raw stops following gradients here (no_grad, detach)")
-        comparison = self._comparison("backward", role, base, call, one, other, outcome)
-        self._blame.cut(base, call, other, comparison, between=between)
+        """One side does not follow gradients where the other does."""
+        if not self._blame.lost and _floating(one.value):
+            self.silent.cut(Place(base, call, one, other), between=between)
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
         pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
@@ -275,12 +282,16 @@ class LocalRun:
 
     def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What the call sends back to one of its inputs."""
-        self._awaited.pop((call.index, other.tensor), None)
+        self.silent.sent(call, other)
         members = self._beside.members(base, call)
         if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None
         expected = self._sent_back(members, one)
-        return None if expected is None else self._gradient("input", base, call, one, other, expected, gradient)
+        if expected is not None:
+            return self._gradient("input", base, call, one, other, expected, gradient)
+        if self._loosely or members != [base]:
+            return None
+        return self.silent.unasked(Place(base, call, one, other), gradient)
 
     def _late_contribution(self, call: Call, other: Slot, gradient: Value) -> Array | None:
         """The same, of a call whose partner was not known when it began."""
@@ -303,9 +314,11 @@ class LocalRun:
 
     def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
-        self._reached.add(call.index)
+        self.silent.arrived(call)
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
-        return None if expected is None else self._gradient("output", base, call, one, other, expected, gradient)
+        if expected is not None:
+            return self._gradient("output", base, call, one, other, expected, gradient)
+        return None if self._loosely else self.silent.forsaken(Place(base, call, one, other), gradient)
 
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
@@ -354,7 +367,7 @@ class LocalRun:
         if self._reference.gradients_later and phase == "backward" and outcome.reason == "values":
             found = np.array(found)  # of a gradient nobody keeps
             self.unsettled.append(Unsettled(outcome, key, expected if arranged is None else arranged, found))
-        comparison = self._comparison(phase, role, base, call, one, other, outcome)
+        comparison = self.comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
         if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
@@ -386,12 +399,13 @@ class LocalRun:
             sizes = (known.base_mean_abs, 0.0, known.base_rms, 1.0)
             numbers = Numbers(known.size, 0.0, 0.0, *sizes, mismatched=0, max_rel=0.0, max_ulp=ulp)
             outcome = Outcome(SAME.verdict, None, SAME.message, numbers, None, self.allowed(key).predicted)
-        self.comparisons.append(self._comparison("forward", role, base, call, one, other, outcome))
+        self.comparisons.append(self.comparison("forward", role, base, call, one, other, outcome))
         return outcome, expected
 
-    def _comparison(
+    def comparison(
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
     ) -> Comparison:
+        """Of two slots; it is not kept."""
         return Comparison(
             phase,
             self._reference.trace.step,
@@ -411,7 +425,7 @@ class LocalRun:
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
     ) -> Comparison:
         """Makes the comparison of two slots, and keeps it."""
-        comparison = self._comparison(phase, role, base, call, one, other, outcome)
+        comparison = self.comparison(phase, role, base, call, one, other, outcome)
         self.comparisons.append(comparison)
         return comparison
 
@@ -440,24 +454,9 @@ class LocalRun:
         """The run is over: who was to blame is decided."""
         if self._gallery is not None:
             self.comparisons = self._gallery.hung(self.comparisons)
-        if not self._loosely and self._reached:
-            self._look_for_silent()
+        if not self._loosely:
+            self.silent.look()
         self._blame.finish()
-
-    def _look_for_silent(self) -> None:
-        """Calls to which gradients came, and which sent none back where base's did; the innermost of them."""
-        found: dict[int, tuple[Call, Call, Slot, Slot]] = {}
-        for base, call, one, other in self._awaited.values():
-            sent = self._reference.contributions.get((base.index, one.tensor))
-            if call.index in self._reached and sent is not None and np.any(sent.numpy()):
-                found.setdefault(call.index, (base, call, one, other))
-        around: set[int] = set()
-        for base, call, one, other in sorted(found.values(), key=lambda silent: -silent[1].index):
-            if call.index not in around:
-                outcome = missing("raw sends no gradient back to it (no_grad, detach)")
-                comparison = self._comparison("backward", "input", base, call, one, other, outcome)
-                self._blame.sent_nothing(base, call, comparison)
-            around.add(call.parent)
 
 
 def _same_family(array: Array, raw: Value) -> bool:

@@ -110,6 +110,7 @@ def localise(
         loosely=not pairing.alike,
         backward=backward,
         gallery=Gallery(),
+        following=raw.live.adapter.grad_enabled,
     )
     if half_way:
         found = _up_to_exception(raw, step, job, run, backward)
@@ -137,6 +138,9 @@ def localise(
         reference = replace(reference, gradients_later=False)
         run.comparisons, judged = without_prediction(run.comparisons), without_prediction(judged)
     faults = run.faults
+    if not any(fault.phase == "backward" for fault in faults) and any(not one.agrees for one in judged):
+        cut = run.silent.never_reached() if pairing.alike else None
+        faults = faults if cut is None else [*faults, cut]
     if not pairing.alike and gradients_agree:
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
         # use), and share the same gradient differently. What comes out of it for the parameters agrees.
@@ -155,6 +159,7 @@ def localise(
         run_again(job, raw, feeder, step),
         drawn,
         feeder,
+        reached=frozenset(run.silent.reached),
     )
     return Located(
         tuple(faults),
@@ -179,12 +184,13 @@ def reference_of(
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> Reference:
-    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False))
+    following = base.live.adapter.grad_enabled
+    witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False), following=following)
     trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
     if witness.overwritten:  # by a hook of the user's
-        witness = Witness()
+        witness = Witness(following=following)
         trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
-    return Reference(trace, witness.contributions, witness.arrivals)
+    return Reference(trace, witness.contributions, witness.arrivals, off=frozenset(witness.off))
 
 
 def _witnessed(

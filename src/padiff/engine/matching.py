@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from padiff.align import pair_modules
 from padiff.capture.session import note
 from padiff.capture.usage import first_use
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.decide import decide, settled_by_values
 from padiff.engine.job import Job
 from padiff.engine.outputs import Places, paired_outputs, places_in_common
@@ -106,7 +106,7 @@ def _equal_already(uses: Sequence[Usage]) -> bool:
     """Both models return the same as they are: only then do equal values mean equal weights, not equal seeds."""
     pairs = paired_outputs(uses[0].outputs, uses[1].outputs)
     auto = Tolerance(mode="auto")
-    return bool(pairs) and all(compare_in_any_layout(one, other, auto).agrees for (_, one), (_, other) in pairs)
+    return bool(pairs) and all(agree_in_any_layout(one, other, auto) for (_, one), (_, other) in pairs)
 
 
 def _with_heads(job: Job, group: Group, plan: WeightPlan) -> Group:

@@ -17,7 +17,7 @@ import numpy as np
 from padiff.capture.feeding import Feed
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import compare_arrays
-from padiff.compare.layouts import compare_arranged
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.beside import Beside
 from padiff.engine.blame import Blame, comparable, family
 from padiff.records import Array, Call, Comparison, Outcome, Phase, Role, Slot, Tolerance, Value
@@ -67,7 +67,7 @@ class Moved:
         if not self._in_any_order("forward", role, base, one, other).outcome.agrees:
             return False
         tolerance = self._run.allowed_at("forward", role, base, one)
-        return not compare_arranged(one.value.numpy(), other.value.numpy(), tolerance, loosely=True)[0].agrees
+        return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), tolerance)
 
     def given(self, base: Call, call: Call, feeds: dict[int, Feed]) -> None:
         """A call begins; what it is given first may have no slot beside it."""

@@ -13,13 +13,13 @@ import numpy as np
 from padiff.align import CallPairing
 from padiff.capture.session import Session
 from padiff.compare.arrays import compare_arrays
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.frameworks.settings import settings_of, with_settings
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Comparison, DrawGap, Fault, Slot, StepTrace, Tolerance, Value, WeightPlan
+from padiff.records import Array, Call, Comparison, DrawGap, Fault, Side, Slot, StepTrace, Tolerance, Value, WeightPlan
 from padiff.weights import build
 
 MOST_SIBLINGS = 8
@@ -67,6 +67,8 @@ class Scenes:
     """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
     recorded: RecordedOps | None = None
     """Where nothing can run: the ops that were recorded, if any."""
+    reached: frozenset[int] = frozenset()
+    """Raw's calls to whose outputs a gradient came back."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
@@ -82,18 +84,19 @@ class Scenes:
             inner_weights=_inner(self.job.raw, fault.raw.node),
         )
 
-    def unreached(self, fault: Fault, compared: Sequence[Comparison]) -> tuple[str, ...]:
-        """Calls inside one whose outputs agree and get a gradient in base, and none in raw."""
+    def unreached(self, fault: Fault, compared: Sequence[Comparison]) -> tuple[Side, tuple[str, ...]]:
+        """Calls inside one whose outputs agree and get a gradient on one side only, and which side has none."""
         agree = {one.raw_call for one in compared if (one.phase, one.role) == ("forward", "output") and one.agrees}
-        reached = {one.raw_call for one in compared if (one.phase, one.role) == ("backward", "output")}
-        found: list[Call] = []
+        found: dict[Side, list[Call]] = {"raw": [], "base": []}
         for call in _inside(self.found, fault.raw, None):
             partner = self._partner(call)
-            if partner is None or call.index not in agree or call.index in reached:
+            if partner is None or call.index not in agree:
                 continue
-            if any(slot.tensor in self.reference.arrivals for slot in partner.outputs[:1]):
-                found.append(call)
-        return tuple(call.path for call in sorted(found, key=lambda call: call.index))
+            in_base = any(slot.tensor in self.reference.arrivals for slot in partner.outputs[:1])
+            if in_base != (call.index in self.reached):
+                found["raw" if in_base else "base"].append(call)
+        side: Side = "raw" if found["raw"] else "base"
+        return side, tuple(call.path for call in sorted(found[side], key=lambda call: call.index))
 
     def of_state(self, wrong: Comparison) -> Scene | None:
         """The scene of a loss or of the gradient of a parameter."""
@@ -288,7 +291,7 @@ def agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
     tolerance = Tolerance(mode="auto", predicted=wrong.outcome.predicted, sums=wrong.phase == "gradient")
 
     def agrees(base: Array, raw: Array) -> bool:
-        return compare_in_any_layout(base, raw, tolerance).agrees
+        return agree_in_any_layout(base, raw, tolerance)
 
     return agrees
 

@@ -90,7 +90,8 @@ def _at_place(located: Located, divergence: Divergence, fault: Fault | None) -> 
         if scene is None:
             return replace(divergence, causes=stopped_gradient(divergence) + not_given(divergence))
         if fault is not None and fault.phase == "backward":
-            scene = replace(scene, unreached=scenes.unreached(fault, located.comparisons))
+            side, paths = scenes.unreached(fault, located.comparisons)
+            scene = replace(scene, unreached=paths, unreached_in=side)
         return with_causes(divergence if fault is not None else drawn(divergence, scene), scene)
 
     return explained

@@ -359,7 +359,7 @@ class PaddleAdapter:
     def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
         def told(number: int, gradient: Any) -> None:
             if gradient is not None:
-                take(number, gradient if gradient.is_leaf else gradient.detach(), gradient.inplace_version)
+                take(number, gradient if gradient.is_leaf else gradient.detach(), gradient._inplace_version())
 
         def follow(tensor: Any, number: int) -> Handle | None:
             if tensor.stop_gradient:
@@ -376,8 +376,7 @@ class PaddleAdapter:
         if str(native.place) != str(tensor.place):
             native = native.to(tensor.place)
         if tensor.stop_gradient or not paddle.is_grad_enabled():
-            native.stop_gradient = not (tracked and native.is_floating_point())
-            return native
+            return _followed_leaf(native, tracked)
         # Not a PyLayer: paddle 3.3 crashes where backward passes through one twice (retain_graph).
         twin = self._followed(tensor, see)
         twin.data = native
@@ -386,9 +385,7 @@ class PaddleAdapter:
     def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
         if not tensor.stop_gradient and paddle.is_grad_enabled():
             return self._followed(tensor, see)
-        native = self.clone(tensor)
-        native.stop_gradient = not (tracked and native.is_floating_point())
-        return native
+        return _followed_leaf(self.clone(tensor), tracked)
 
     def _followed(self, tensor: Any, see: Callable[[Any], Array | None] | None) -> Any:
         twin = tensor.clone()
@@ -571,6 +568,12 @@ _handle: Callable[[type[_GradientHandle], Sequence[Any]], _GradientHandle] = tup
 
 
 @functools.cache
+def _followed_leaf(native: Any, tracked: bool) -> Any:
+    """A new tensor, followed if that is asked for; nobody may write into a leaf that is."""
+    native.stop_gradient = not (tracked and native.is_floating_point())
+    return native if native.stop_gradient or not paddle.is_grad_enabled() else native.clone()
+
+
 def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("paddle.")
 

@@ -324,7 +324,9 @@ class TorchAdapter:
 
     def _in_place_of(self, tensor: Any, native: Any, see: Callable[[Any], Array | None] | None, tracked: bool) -> Any:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
-            return native.requires_grad_(tracked and native.is_floating_point())
+            leaf = native.requires_grad_(tracked and native.is_floating_point())
+            # Nobody may write into a leaf that is followed.
+            return leaf.clone() if leaf.requires_grad and torch.is_grad_enabled() else leaf
         return _Substitute.apply(tensor, _Given(self, native, see))
 
     def write(self, target: Any, source: Any) -> None:

@@ -25,7 +25,7 @@ from padiff.records.traces import (
     StepTrace,
     Unmatched,
 )
-from padiff.records.values import Array, Phase, Reason, Role, TensorSpec, Value, Verdict
+from padiff.records.values import Array, Phase, Reason, Role, Side, TensorSpec, Value, Verdict
 from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Reason",
     "Role",
     "Rules",
+    "Side",
     "Slot",
     "SourceLine",
     "StepComparison",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from padiff.records.comparisons import Comparison
 from padiff.records.plain import PlainData
 from padiff.records.traces import Call, SourceLine
-from padiff.records.values import Array, Phase, Role
+from padiff.records.values import Array, Phase, Role, Side
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Fault:
     expected: Array | None = None
     found: Array | None = None
     """Base's tensor as raw arranges it, and raw's."""
+    side: Side = "raw"
+    """Which model stops following gradients, where that is what is wrong."""
 
 
 @dataclass(frozen=True)

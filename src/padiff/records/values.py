@@ -13,6 +13,7 @@ Phase = Literal["forward", "backward", "gradient", "weight", "buffer"]
 Verdict = Literal["equal", "rounding", "precision", "different"]
 Reason = Literal["structure", "shape", "dtype", "nonfinite", "values"]
 Role = Literal["output", "input", "loss", "parameter", "buffer"]
+Side = Literal["base", "raw"]
 
 
 class Value(Protocol):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,34 @@ CELLS = 16
 MOST_FIRST = 10
 STRETCH = 1 << 16
 """Elements looked through at a time."""
+MOST_KEPT = 1 << 20
+"""Elements of memory that are kept for the next picture."""
+STEP_BITS = 12
+"""Sizes of errors are told apart in up to two to the power of this many steps."""
+FEW = 1 << 13
+"""Elements up to which each has its own logarithm."""
 EXACT_POWERS = 22
 """Up to here powers of ten are exact."""
 NARROW = 0.01
 """Errors that lie closer together than this, in powers of ten, are one bin."""
+
+
+class _Scratch(threading.local):
+    """Memory that is kept: fresh pages cost more than filling them. Each thread has its own."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Array] = {}
+
+    def of(self, size: int, kind: Any) -> Array:
+        if size > MOST_KEPT:
+            return np.empty(size, kind)
+        found = self._kept.get(kind)
+        if found is None or found.size < size:
+            found = self._kept[kind] = np.empty(size, kind)
+        return found[:size]
+
+
+_scratch = _Scratch()
 
 
 def picture_of(base: Array | None, raw: Array | None) -> Picture | None:
@@ -50,12 +77,18 @@ def _numeric(base: Array, raw: Array) -> bool:
 
 
 def _error(base: Array, raw: Array) -> Array:
-    """The absolute error of each element, flat; inf where it is no number and the two are not the same."""
+    """The absolute error of each element, flat; inf where it is no number and the two are not the same.
+
+    It is overwritten by the next."""
     kind = np.result_type(*(_wide(array) for array in (base, raw)))
     one, other = (array.reshape(-1).astype(kind, copy=False) for array in (base, raw))
-    error: Array = np.abs(one - other)
-    odd = ~np.isfinite(error)
-    if odd.any():
+    if kind.kind == "c":
+        error: Array = np.abs(one - other)
+    else:
+        error = np.subtract(one, other, out=_scratch.of(one.size, kind))
+        np.abs(error, out=error)
+    if not math.isfinite(error.max()):
+        odd = ~np.isfinite(error)
         same = (one[odd] == other[odd]) | (np.isnan(one[odd]) & np.isnan(other[odd]))
         error[odd] = np.where(same, 0.0, np.inf)
     return error
@@ -73,35 +106,54 @@ def _wide(array: Array) -> Any:
 def _histogram(error: Array) -> tuple[float, float, tuple[int, ...]]:
     """How many errors there are of each size, on a scale of powers of ten; what is equal or no number is left out.
 
-    Stretch by stretch: fresh memory for the whole would cost more than all the arithmetic."""
-    least, most = math.inf, 0.0
-    for start in range(0, error.size, STRETCH):
-        stretch = _counted(error[start : start + STRETCH])
-        if stretch.size:
-            least, most = min(least, float(stretch.min())), max(most, float(stretch.max()))
+    The bits of positive floats grow with them: whole numbers are counted, and only then are logarithms taken, of so
+    many steps that a bin's edge is off by a hundredth of it at most."""
+    most = float(error.max())
+    if most == math.inf:
+        error = error[error < math.inf]
+        most = float(error.max(initial=0.0))
     if most == 0.0:
         return 0.0, 0.0, ()
-    low, high = (float(np.log10(error.dtype.type(edge))) for edge in (least, most))
-    one = high - low < NARROW
-    found = np.zeros(1 if one else BINS, np.int64)
-    for start in range(0, error.size, STRETCH):
-        stretch = _counted(error[start : start + STRETCH])
-        if one:
-            found += stretch.size
-            continue
-        logs = np.log10(stretch)
-        logs -= low
-        logs *= BINS / (high - low)
-        found += np.bincount(np.clip(logs, 0, BINS - 1, out=logs).astype(np.intp), minlength=BINS)
-    return low, high, tuple(found.tolist())
+    if error.size <= FEW:
+        return _histogram_of_few(error[error > 0])
+    bits = error.view(f"u{error.dtype.itemsize}")
+    scratch = np.empty(min(STRETCH, bits.size), bits.dtype)
+    first = min(int(stretch.min()) for stretch in _from_one(bits, scratch))
+    steps = int(error.dtype.type(most).view(bits.dtype)) - first
+    shift = max(0, steps.bit_length() - STEP_BITS)
+    counted = np.zeros((steps >> shift) + 2, np.int64)
+    """Zeros are the last."""
+    for stretch in _from_one(bits, scratch):
+        stretch -= bits.dtype.type(first)
+        stretch >>= bits.dtype.type(shift)
+        np.minimum(stretch, len(counted) - 1, out=stretch)
+        counted += np.bincount(stretch.astype(np.intp), minlength=len(counted))
+    starts = (np.arange(len(counted) - 1) << shift).astype(bits.dtype) + bits.dtype.type(first + 1)
+    logs = np.log10(starts.view(error.dtype).astype(np.float64))
+    low, high = float(logs[0]), math.log10(most)
+    return _binned(logs, low, high, counted[:-1])
 
 
-def _counted(errors: Array) -> Array:
-    """Those above zero and below infinity."""
-    if errors.min() > 0 and errors.max() < math.inf:
-        return errors
-    kept: Array = errors[(errors > 0) & (errors < math.inf)]
-    return kept
+def _histogram_of_few(error: Array) -> tuple[float, float, tuple[int, ...]]:
+    logs = np.log10(error)
+    return _binned(logs, float(logs.min()), float(logs.max()), None)
+
+
+def _binned(logs: Array, low: float, high: float, counted: Array | None) -> tuple[float, float, tuple[int, ...]]:
+    """So many of each logarithm, or one of each."""
+    if high - low < NARROW:
+        return low, high, (len(logs) if counted is None else int(counted.sum()),)
+    bins = np.clip((logs - low) * (BINS / (high - low)), 0, BINS - 1).astype(np.intp)
+    return low, high, tuple(np.bincount(bins, counted, BINS).astype(np.int64).tolist())
+
+
+def _from_one(bits: Array, scratch: Array) -> Iterator[Array]:
+    """Stretch by stretch, with the least float above zero as 0, and zero behind all others.
+
+    Fresh memory for the whole would cost more than all the arithmetic."""
+    for start in range(0, bits.size, STRETCH):
+        stretch = bits[start : start + STRETCH]
+        yield np.subtract(stretch, bits.dtype.type(1), out=scratch[: stretch.size])
 
 
 def _axes(error: Array) -> tuple[int, ...]:
@@ -110,11 +162,11 @@ def _axes(error: Array) -> tuple[int, ...]:
     if len(wide) <= 2:
         return tuple(wide) or (error.ndim - 1,)
     changes: dict[int, float] = {}
-    rest = error  # the largest over all axes behind the one that is looked at
-    for axis in reversed(range(error.ndim)):
+    rest = error  # the largest over all axes before the one that is looked at: what is left lies together
+    for axis in range(error.ndim):
         if error.shape[axis] > 1:
-            changes[axis] = _change(rest.reshape(-1, error.shape[axis]).max(axis=0))
-        rest = rest.max(axis=-1)
+            changes[axis] = _change(rest.reshape(error.shape[axis], -1).max(axis=1))
+        rest = rest.max(axis=0)
     ranked = sorted(wide, key=lambda axis: (changes[axis], axis), reverse=True)
     return tuple(sorted(ranked[:2]))
 
@@ -134,13 +186,28 @@ def _change(along: Array) -> float:
 
 
 def _cells(error: Array, axes: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
-    found = error.max(axis=tuple(axis for axis in range(error.ndim) if axis not in axes))
-    for axis in range(found.ndim):
-        length = found.shape[axis]
-        if length > CELLS:
-            starts = np.arange(CELLS) * length // CELLS
-            found = np.maximum.reduceat(found, starts, axis=axis)
-    return tuple(map(tuple, _short(np.atleast_2d(found)).tolist()))
+    """From the first axis to the last, so that what is left lies together."""
+    found = error.reshape(1, *error.shape)
+    for axis in range(error.ndim):
+        if axis not in axes:
+            found = found.max(axis=1)
+            continue
+        if error.shape[axis] > CELLS:
+            found = _gathered(found)
+        found = found.reshape(-1, *found.shape[2:])
+    shape = tuple(min(error.shape[axis], CELLS) for axis in axes)
+    return tuple(map(tuple, _short(np.atleast_2d(found.reshape(shape))).tolist()))
+
+
+def _gathered(values: Array) -> Array:
+    """The largest of each of so many neighbours along the second axis that cells are left."""
+    length = values.shape[1]
+    if length % CELLS == 0:
+        parts = values.reshape(values.shape[0], CELLS, length // CELLS, *values.shape[2:])
+        largest: Array = parts.max(axis=2)
+        return largest
+    edges = [cell * length // CELLS for cell in range(CELLS + 1)]
+    return np.stack([values[:, start:end].max(axis=1) for start, end in itertools.pairwise(edges)], axis=1)
 
 
 def _short(values: Array) -> Array:
@@ -162,11 +229,11 @@ def _first(base: Array, raw: Array, error: Array) -> tuple[Mismatch, ...]:
     peak = float(error.max())
     bound = peak * 1e-2 if math.isfinite(peak) else 0.0
     found: list[int] = []
-    for start in range(0, error.size, STRETCH):
-        here = np.flatnonzero(error[start : start + STRETCH] > bound)[: MOST_FIRST - len(found)]
+    start, length = 0, 64
+    while start < error.size and len(found) < MOST_FIRST:
+        here = np.flatnonzero(error[start : start + length] > bound)[: MOST_FIRST - len(found)]
         found += (here + start).tolist()
-        if len(found) == MOST_FIRST:
-            break
+        start, length = start + length, min(2 * length, STRETCH)
     if not base.ndim:
         return tuple(map(Mismatch, [()] * len(found), _plain(base.reshape(1)), _plain(raw.reshape(1))))
     places = np.unravel_index(np.array(found, np.intp), base.shape)

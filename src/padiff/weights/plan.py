@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     ModuleNode,
     ModulePairs,
+    Side,
     Unmatched,
     WeightEntry,
     WeightPlan,
@@ -26,7 +27,6 @@ from padiff.weights.rows import Held, Part, joined_shape, parts_of, rows_of, sou
 Special = Callable[[Any, Any], Any]
 FindSpecial = Callable[[str, str, str, str], Special | None]
 """(base framework, base class, raw framework, raw class) to the user's function, if there is one."""
-Side = Literal["base", "raw"]
 
 KEEPERS = frozenset({None, "parameter_list", "parameter_dict", "sequential", "module_list", "module_dict"})
 """Modules whose tensors say nothing about themselves but name and shape: they may as well live elsewhere."""

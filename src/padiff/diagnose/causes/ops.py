@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from padiff.compare.layouts import compare_in_any_layout
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes.explain import explain
 from padiff.diagnose.causes.settings import NAMES, same_setting
 from padiff.diagnose.likes import Event, Likes
@@ -56,8 +56,10 @@ _SILENT = frozenset(
 
 def causes_of_op(culprit: Culprit) -> tuple[Cause, ...]:
     """What was tried on the first tensors that differ, and what the op itself tells."""
-    if culprit.stopped and culprit.raw is not None:
-        text = f"raw does not follow gradients through {culprit.raw.call.kind}{_line(culprit.raw)}, base does"
+    if culprit.stopped:
+        event, other = (culprit.raw, "base") if culprit.stopped == "raw" else (culprit.base, "raw")
+        through = "an op" if event is None else f"{event.call.kind}{_line(event)}"
+        text = f"{culprit.stopped} does not follow gradients through {through}, {other} does"
         return (Cause("no gradient", text, 0.96),)
     found = list(_tried(culprit))
     found += [cause for cause in _told(culprit) if cause.name not in {one.name for one in found}]
@@ -88,7 +90,7 @@ def _scene(stage: Stage) -> Scene:
     tolerance = Tolerance(mode="auto", predicted=stage.noise)
 
     def agrees(base: Array, raw: Array) -> bool:
-        return compare_in_any_layout(base, raw, tolerance).agrees
+        return agree_in_any_layout(base, raw, tolerance)
 
     return Scene(
         phase="forward",

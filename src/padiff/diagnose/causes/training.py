@@ -18,7 +18,9 @@ def no_gradient(trial: Trial) -> Iterator[Cause]:
         return
     if trial.scene.unreached:
         last = trial.scene.unreached[-1]
-        text = f"no gradient comes back to what {last} returned in raw, and one does in base: a detach, a no_grad"
+        side = trial.scene.unreached_in
+        the_other = "base" if side == "raw" else "raw"
+        text = f"no gradient comes back to what {last} returned in {side}, and one does in {the_other}: a detach"
         yield Cause("no gradient", text, 0.97)
         return
     for tensor, other, side in ((trial.found, trial.expected, "raw"), (trial.expected, trial.found, "base")):
@@ -41,7 +43,7 @@ def stopped_gradient(divergence: Divergence) -> tuple[Cause, ...]:
 
 
 def not_given(divergence: Divergence) -> tuple[Cause, ...]:
-    """Raw's own code gives a child nothing where base's gives it a tensor."""
+    """One side's own code gives a child nothing where the other's gives it a tensor."""
     wrong = divergence.comparison
     if wrong.outcome.reason != "structure" or (wrong.phase, wrong.role) != ("forward", "input"):
         return ()

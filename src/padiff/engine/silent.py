@@ -1,0 +1,165 @@
+"""Where one side stops following gradients and the other goes on: calls that get a gradient and send none back, outputs
+to which none comes back, calls that began while nothing was followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from padiff.compare.arrays import missing
+from padiff.engine.blame import Blame
+from padiff.records import Array, Call, Comparison, Fault, Outcome, Phase, Role, Side, Slot, Value
+
+
+class Place(NamedTuple):
+    """A slot of a call of base, and what stands beside it in raw."""
+
+    base: Call
+    call: Call
+    one: Slot
+    other: Slot
+
+
+class Compares(Protocol):
+    """The run that is watched."""
+
+    def comparison(
+        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
+    ) -> Comparison:
+        """Of two slots, with what was found."""
+        ...
+
+
+class Silent:
+    """What is sent back in a run that is fed base's tensors, and what is not."""
+
+    def __init__(
+        self,
+        blame: Blame,
+        run: Compares,
+        contributions: Mapping[tuple[int, int], Value],
+        arrivals: Mapping[int, Value],
+        off: frozenset[int],
+        following: Callable[[], bool] | None,
+    ) -> None:
+        self._blame, self._run, self._following = blame, run, following
+        self._contributions, self._arrivals, self._base_off = contributions, arrivals, off
+        self._raw_off: set[int] = set()
+        """Raw calls that began while nothing was followed."""
+        self._awaited: dict[tuple[int, int], Place] = {}
+        """Raw's call and tensor to what the call is to send back to it, until it does."""
+        self._expected: dict[int, Place] = {}
+        """Raw's call to its first output, until a gradient comes back to it."""
+        self._unasked: list[Place] = []
+        """What calls of raw sent back where base's got a gradient and sent none."""
+        self.reached: set[int] = set()
+        """Raw calls to whose outputs a gradient came back."""
+
+    # --- forward
+
+    def began(self, call: Call) -> None:
+        if self._following is not None and not self._following():
+            self._raw_off.add(call.index)
+
+    def given(self, place: Place) -> None:
+        """Both sides follow what a call is given, and something is to come back to it."""
+        self._awaited[place.call.index, place.other.tensor] = place
+
+    def returned(self, place: Place) -> None:
+        """Both sides follow what a call returned."""
+        if place.other is place.call.outputs[0]:
+            self._expected[place.call.index] = place
+
+    def cut(self, place: Place, *, between: bool) -> None:
+        """One side does not follow what the other does."""
+        role: Role = "input" if between else "output"
+        side: Side = "raw" if place.one.tracked else "base"
+        self._blame_for(place, role, side, f"{side} stops following gradients here (no_grad, detach)", between=between)
+
+    def _blame_for(self, place: Place, role: Role, side: Side, why: str, *, between: bool) -> None:
+        def off(base: Call | None, raw: Call) -> bool:
+            """Whether nothing was followed when this side's call began."""
+            if side == "raw":
+                return raw.index in self._raw_off
+            return base is not None and base.index in self._base_off
+
+        comparison = self._run.comparison("backward", role, *place, missing(why))
+        self._blame.cut(place.base, place.call, place.other, comparison, between=between, side=side, off=off)
+
+    # --- backward
+
+    def sent(self, call: Call, other: Slot) -> None:
+        """A call of raw sends something back."""
+        self._awaited.pop((call.index, other.tensor), None)
+
+    def unasked(self, place: Place, gradient: Value) -> Array | None:
+        """A call of raw sends back what base's doesn't, though it got a gradient: nothing goes on of it."""
+        reached = any(slot.tensor in self._arrivals for slot in place.base.outputs)
+        if not reached or not place.one.tracked or not np.any(gradient.numpy()):
+            return None
+        self._unasked.append(place)
+        return nothing(gradient)
+
+    def arrived(self, call: Call) -> None:
+        """A gradient comes back to what a call of raw returned."""
+        self.reached.add(call.index)
+        self._expected.pop(call.index, None)
+
+    def forsaken(self, place: Place, gradient: Value) -> Array | None:
+        """A gradient comes back to what a call of raw returned, and none to base's: whose code takes it is to blame."""
+        if place.call.parent < 0 or not place.one.tracked or not np.any(gradient.numpy()):
+            return None
+        self._blame_for(place, "output", "base", "no gradient comes back to it in base (no_grad, detach)", between=True)
+        return nothing(gradient)
+
+    # --- when the run is over
+
+    def look(self) -> None:
+        """Calls to which gradients came, and which sent none back where the other side's did; the innermost of them."""
+        if not self.reached:
+            return
+        found = [place for place in self._awaited.values() if place.call.index in self.reached and self._sends(place)]
+        sides: tuple[tuple[Side, list[Place]], ...] = (("raw", found), ("base", self._unasked))
+        for side, silent in sides:
+            for place in _innermost(silent):
+                outcome = missing(f"{side} sends no gradient back to it (no_grad, detach)")
+                comparison = self._run.comparison("backward", "input", *place, outcome)
+                self._blame.sent_nothing(place.base, place.call, comparison, side)
+
+    def _sends(self, place: Place) -> bool:
+        """Whether base's call sends anything back."""
+        sent = self._contributions.get((place.base.index, place.one.tensor))
+        return sent is not None and bool(np.any(sent.numpy()))
+
+    def never_reached(self) -> Fault | None:
+        """The last output to which a gradient comes back in base and none in raw, in a call to which one does: for
+        where no call is to blame, and gradients of parameters differ."""
+        for index in sorted(self._expected, reverse=True):
+            place = self._expected[index]
+            arrived = self._arrivals.get(place.one.tensor)
+            if place.call.parent not in self.reached or arrived is None or not np.any(arrived.numpy()):
+                continue
+            why = missing("no gradient comes back to it in raw (no_grad, detach)")
+            base, raw = self._blame.met[place.call.parent]
+            if base is not None:
+                comparison = self._run.comparison("backward", "output", *place, why)
+                return Fault("backward", base, raw, comparison, between=True, after=place.call)
+        return None
+
+
+def nothing(gradient: Value) -> Array:
+    """What goes on of a gradient where base follows none."""
+    array = gradient.numpy()
+    return np.zeros(array.shape, array.dtype)
+
+
+def _innermost(silent: list[Place]) -> Iterator[Place]:
+    """One of each call, and none that holds another of them."""
+    of_call = {place.call.index: place for place in reversed(silent)}
+    around: set[int] = set()
+    for place in sorted(of_call.values(), key=lambda found: -found.call.index):
+        if place.call.index not in around:
+            yield place
+        around.add(place.call.parent)
