@@ -281,5 +281,7 @@ def _apart(base: Array, raw: Array, tolerance: Tolerance) -> float:
 
 def _same_pattern(base: Array, raw: Array) -> bool:
     """Masks that mean the same, as booleans or as numbers to add, kept or left out."""
+    if not all(((array == array.min()) | (array == array.max())).all() for array in (base, raw) if array.size):
+        return False  # a table of positions, say: that all of it is not zero means nothing
     one, two = base != 0, raw != 0
     return bool(np.array_equal(one, two)) or bool(np.array_equal(one, ~two))

@@ -94,8 +94,8 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
-    if not _has_code(scenes.job.base, partner.node) and not _has_code(scenes.job.raw, fault.raw.node):
-        return None
+    if not _has_code(scenes.job.base, partner.node) or not _has_code(scenes.job.raw, fault.raw.node):
+        return None  # nothing is seen of what a layer of the framework does
     backward = fault.phase == "backward"
     wanted = (
         _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
