@@ -142,9 +142,7 @@ class OpLog:
                 break
             if kind == FUNCTION:
                 outer = here
-            elif kind == LAYER and not layers and here.f_locals.get("self") is not module:
-                return None
-            here = here.f_back
+            here = here.f_back  # a layer of the framework that is no call of its own was made on the spot
         if here is None:
             return None
         if self._told:
