@@ -85,6 +85,8 @@ class Session:
         """Whether a step may be asked to run again."""
         self.stopped: Stopped | None = None
         """The last exception that ended a run half-way."""
+        self.keeps: Callable[[Value], Value] | None = None
+        """What is kept of gradients of parameters, where not all of it."""
         self.listen: Callable[[], Listener] | None = None
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None
@@ -407,7 +409,11 @@ class Step:
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.log.scale)
+            if gradient is None:
+                found[path] = None
+                continue
+            held, keeps = unscaled(Held(adapter, gradient), self.recorder.log.scale), self._session.keeps
+            found[path] = held if keeps is None else keeps(held)
         return replace(self._trace, calls=self.recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:
