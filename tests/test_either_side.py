@@ -223,6 +223,7 @@ def test_a_child_that_is_given_another_shape_is_not_to_blame(side: str) -> None:
     found = compared(*changed(side, "", only_positions, Positions))
     assert (found.raw_path, found.phase) == ("", "forward")
     assert "between its children first" in found.note
+    assert found.causes[0].name == ("missing residual" if side == "raw" else "extra residual")
 
 
 # ------------------------------------------------------------------ another framework
