@@ -59,7 +59,7 @@ def _place(report: Report, divergence: Divergence) -> Iterator[str]:
     if divergence.note:
         yield from ("", escaped(divergence.note))
     if divergence.op is not None:
-        yield from ("", f"It starts with the op {code(str(divergence.op))}.")
+        yield from ("", f"It starts with the {divergence.op.what} {code(str(divergence.op))}.")
     yield ""
     for cause in divergence.causes[:MOST_CAUSES]:
         yield f"* **{escaped(cause.name)}**: {escaped(cause.evidence)} *({escaped(words.sure(cause))})*"

@@ -99,7 +99,7 @@ def _place(divergence: Divergence, signs: Signs) -> RenderableType:
     ):
         grid.add_row(name, Text.assemble((words.place(path), "bold red"), f"  {kind}"))
     if divergence.op is not None:
-        grid.add_row("op", Text.assemble((str(divergence.op), "bold red")))
+        grid.add_row(divergence.op.what, Text.assemble((str(divergence.op), "bold red")))
     comparison = divergence.comparison
     found = Text(comparison.outcome.message)
     grid.add_row("found", found)
@@ -320,7 +320,7 @@ def _sentences(divergence: Divergence) -> list[str]:
     if divergence.note:
         lines.append(f"  {divergence.note}")
     if divergence.op is not None:
-        lines.append(f"  it starts with the op {divergence.op}")
+        lines.append(f"  it starts with the {divergence.op.what} {divergence.op}")
     for side, stack in zip(("base", "raw "), divergence.source, strict=True):
         if stack:
             lines.append(f"  {side} {stack[-1].file}:{stack[-1].line}  {stack[-1].text}")
