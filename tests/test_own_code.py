@@ -50,7 +50,7 @@ WRONG = {
         "weights = torch.nn.functional.softmax(scores, -2)",
         "weights = paddle.nn.functional.softmax(scores, -2)",
     ),
-    "transpose": ("", "out = self.o(context)", "out = self.o(context)"),
+    "transpose": ("", "context = context.reshape(2, 5, 8)", "context = context.reshape([2, 5, 8])"),
     "residual": ("", "out = self.o(context)", "out = self.o(context)"),
 }
 """Bug to what raw does there, "" where it lacks it, and its line in torch and in paddle."""
@@ -185,6 +185,49 @@ def test_a_backward_of_its_own(base: str, raw: str) -> None:
     assert found.phase == "backward"
     assert (thing(found.op.base), thing(found.op.raw)) == ("exp", "exp")
     assert text(found.op.raw_line) == f"return {raw}.exp(x)"
+
+
+class OwnNorm(torch.nn.LayerNorm):
+    """As libraries wrap the framework's layers: the same op, in their own code."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class TorchNormed(torch.nn.Module):
+    def __init__(self, kind: type[torch.nn.LayerNorm], eps: float) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.norm = kind(4, eps=eps)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.fc(x)) + x
+
+
+class PaddleNormed(paddle.nn.Layer):
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.fc = paddle.nn.Linear(4, 4)
+        self.norm = paddle.nn.LayerNorm(4, epsilon=eps)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.fc(x)) + x
+
+
+@pytest.mark.parametrize("other", ["torch", "paddle"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_beside_a_layer_of_the_framework(other: str, swapped: bool) -> None:
+    theirs = TorchNormed(torch.nn.LayerNorm, 1e-3) if other == "torch" else PaddleNormed(1e-3)
+    ours = TorchNormed(OwnNorm, 1e-5)
+    base, raw = (theirs, ours) if swapped else (ours, theirs)
+    found = padiff.compare(base, raw, batch()[0, :, :4]).divergence
+    assert found is not None and found.op is not None
+    assert found.raw_path == "norm"
+    assert (thing(found.op.base), thing(found.op.raw)) == ("layer_norm", "layer_norm")
+    lines = [text(found.op.base_line), text(found.op.raw_line)]
+    assert lines[swapped].startswith("return torch.nn.functional.layer_norm(")
+    assert lines[not swapped] == "return self.norm(self.fc(x)) + x"
+    assert found.causes[0].name == "eps"
 
 
 def test_says_it_in_words() -> None:

@@ -370,6 +370,13 @@ def norm_eps_small(rng: Rng) -> dict[str, Any]:
     return _norm(rng, {"eps": 1e-12}, {"eps": 1e-5}, 0.3)
 
 
+@fault("eps")
+def norm_eps_over_all(rng: Rng) -> dict[str, Any]:
+    """The numbers are so small that eps is most of what they are divided by."""
+    eps = {"base_settings": {"eps": 1e-6}, "raw_settings": {"eps": 1e-3}}
+    return _norm(rng, {"eps": 1e-6, "centred": False}, {"eps": 1e-3, "centred": False}, 0.02) | eps
+
+
 @fault("variance")
 def norm_unbiased(rng: Rng) -> dict[str, Any]:
     return _norm(rng, {}, {"less": 1})

@@ -127,6 +127,72 @@ def scaled_later(self: Any, x: Any) -> Any:
     return q.softmax(-1)
 
 
+def slopes(self: Any, x: Any) -> Any:
+    start = torch.tensor(2.0**-2)
+    powers = torch.pow(start, torch.arange(1, 6))
+    return self.fc(x) + (powers[:, None] * torch.arange(12.0)).reshape(1, 5, 12)
+
+
+def other_slopes(self: Any, x: Any) -> Any:
+    start = torch.tensor(2.0**-3)
+    powers = torch.pow(start, torch.arange(1, 6))
+    return self.fc(x) + (powers[:, None] * torch.arange(12.0)).reshape(1, 5, 12)
+
+
+def rows(self: Any, x: Any) -> Any:
+    ones = torch.ones(2, 5, dtype=torch.long)
+    index = ones.cumsum(1) - 1
+    return self.fc(x) * TABLE.flatten()[index][..., None]
+
+
+def rows_from_one(self: Any, x: Any) -> Any:
+    ones = torch.ones(2, 5, dtype=torch.long)
+    index = ones.cumsum(1) + 1
+    return self.fc(x) * TABLE.flatten()[index][..., None]
+
+
+def tokens_of_zeros(self: Any, x: Any) -> Any:
+    types = torch.zeros(2, 5, dtype=torch.long)
+    return self.fc(x) * TABLE.sum(-1)[types][..., None]
+
+
+def tokens_of_ones(self: Any, x: Any) -> Any:
+    types = torch.ones(2, 5, dtype=torch.long)
+    return self.fc(x) * TABLE.sum(-1)[types][..., None]
+
+
+def attending(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    y = y.transpose(1, 2)
+    return y.reshape(2, 5, 12)
+
+
+def attending_by_heads(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    return y.reshape(2, 5, 12)
+
+
+def attending_in_vain(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    y = y.transpose(1, 1)
+    return y.reshape(2, 5, 12)
+
+
+def halved(self: Any, x: Any) -> Any:
+    q = self.fc(x)
+    q = q * 0.5
+    return q.softmax(-1)
+
+
+def times_one(self: Any, x: Any) -> Any:
+    q = self.fc(x)
+    q = q * 1.0
+    return q.softmax(-1)
+
+
 CASES: list[tuple[Forward, Forward, str, str, str, str]] = [
     (heads_first, heads_last_wrongly, "neg", "", "return torch.cat((-x", "return torch.cat((x[..., 2:]"),
     (heads_first, heads_last_unturned, "add", "", "q = q * TABLE.cos() + half(q)", "return (q @ q"),
@@ -138,6 +204,13 @@ CASES: list[tuple[Forward, Forward, str, str, str, str]] = [
     (first_row, second_row, "getitem", "getitem", "one, two = y[:, 0]", "one, two = y[:, 1]"),
     (scaled_first, scaled_later, "mul", "mul", "q = self.fc(x) * 0.5", "q = q * 0.25"),
     (places, places_added, "mul", "add", "return self.fc(x) + (slopes *", "return self.fc(x) + (slopes +"),
+    (slopes, other_slopes, "tensor", "tensor", "start = torch.tensor(2.0**-2)", "start = torch.tensor(2.0**-3)"),
+    (rows, rows_from_one, "sub", "add", "index = ones.cumsum(1) - 1", "index = ones.cumsum(1) + 1"),
+    (tokens_of_zeros, tokens_of_ones, "zeros", "ones", "types = torch.zeros", "types = torch.ones"),
+    (attending, attending_by_heads, "transpose", "", "y = y.transpose(1, 2)", "return y.reshape"),
+    (attending, attending_in_vain, "transpose", "transpose", "y = y.transpose(1, 2)", "y = y.transpose(1, 1)"),
+    (halved, times_one, "mul", "mul", "q = q * 0.5", "q = q * 1.0"),
+    (times_one, halved, "mul", "mul", "q = q * 1.0", "q = q * 0.5"),
 ]
 
 

@@ -8,7 +8,7 @@ import torch
 
 import padiff
 from tests.randomness.layers import LAYERS, PaddleSkips, TorchSkips
-from tests.randomness.models import FEATURES, KINDS, adam, data, net
+from tests.randomness.models import FEATURES, KINDS, UNLIKE, adam, data, net
 from tests.twins import FRAMEWORKS, PAIRS, randomise
 
 
@@ -20,6 +20,18 @@ def test_every_kind_of_draw_is_replayed(kind: str, base: str, raw: str) -> None:
     assert {one.phase for one in result.comparisons} == {"forward", "backward", "gradient"}
     assert result.replayed > 0
     assert result.notes == ()
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_a_kernel_with_another_gradient_keeps_it(kind: str, base: str, raw: str) -> None:
+    """A model that is given draws has the gradients that it has with its own."""
+    result = padiff.compare(net(base, UNLIKE[kind]), net(raw, UNLIKE[kind]), data())
+    assert result.replayed > 0
+    assert result.aligned is (base == raw), str(result)
+    if base != raw:
+        assert result.divergence is not None
+        assert (result.divergence.phase, result.divergence.raw_path) == ("backward", "")
 
 
 @pytest.mark.parametrize(("base", "raw"), PAIRS)

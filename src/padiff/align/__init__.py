@@ -7,6 +7,7 @@ from padiff.align.likeness import PASSIVE as PASSIVE
 from padiff.align.modules import pair_modules as pair_modules
 from padiff.align.op_names import FREE_LAYOUT as FREE_LAYOUT
 from padiff.align.op_names import MOVING as MOVING
+from padiff.align.op_names import OWN_LAYOUT as OWN_LAYOUT
 from padiff.align.op_names import UNDETERMINED as UNDETERMINED
 from padiff.align.op_names import same_thing as same_thing
 from padiff.align.ops import pair_ops as pair_ops

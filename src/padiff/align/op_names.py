@@ -144,7 +144,9 @@ _MOVING = """
 """
 MOVING = frozenset(_MOVING.split())
 """What makes no new numbers, only puts them elsewhere."""
-FREE_LAYOUT = frozenset({"scaled_dot_product_attention", "conv1d", "conv2d", "conv3d"})
+FREE_LAYOUT = frozenset({"conv1d", "conv2d", "conv3d"})
+"""What takes its tensors in another order of axes if an argument says so."""
+OWN_LAYOUT = frozenset({"scaled_dot_product_attention"})
 """What takes its tensors in another order of axes from one framework to the other."""
 UNDETERMINED = frozenset({"empty"})
 """What returns whatever the memory held."""

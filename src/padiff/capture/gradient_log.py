@@ -34,24 +34,26 @@ class GradientLog:
         self.made: Callable[[int, Value], None] | None = None
         """Told of every gradient that was put there."""
 
-    def take(self, number: int, gradient: Any, version: int) -> None:
-        """A gradient has come. Called once for every tensor that is followed: it must cost little."""
-        if not self.taking:
-            return
-        value: Value = Held(self._adapter, gradient, version)
-        if self.scale != 1.0:
-            value = unscaled(value, self.scale)
-        self.values[number] = value
-        if self.made is not None:
-            self.made(number, value)
-
     def follow(self) -> Follow:
         """How tensors are followed whose gradients are put down here."""
-        keeping = getattr(self._adapter, "keeping_gradients", None)
+        adapter, values = self._adapter, self.values
+
+        def take(number: int, gradient: Any, version: int) -> None:
+            """A gradient has come. Called once for every tensor that is followed: it must cost little."""
+            if not self.taking:
+                return
+            value: Value = Held(adapter, gradient, version)
+            if self.scale != 1.0:
+                value = unscaled(value, self.scale)
+            values[number] = value
+            if self.made is not None:
+                self.made(number, value)
+
+        keeping = getattr(adapter, "keeping_gradients", None)
         if keeping is not None:
-            quick: Follow = keeping(self.take)
+            quick: Follow = keeping(take)
             return quick
-        return partial(_followed, self._adapter, self.take)
+        return partial(_followed, adapter, take)
 
 
 def _followed(adapter: Adapter, take: Take, tensor: Any, number: int) -> Handle | None:

@@ -10,9 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.capture.session import Arguments
+from padiff.capture.one_step import Arguments
 from padiff.frameworks import Adapter
-from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
@@ -110,6 +110,7 @@ def changed_arguments(live: LiveTree, arguments: Arguments, change: Callable[[Ar
     """The same arguments with something done to floating tensors."""
     adapter = live.adapter
 
+    @once_each
     def moved(leaf: Any) -> Any:
         if not adapter.is_tensor(leaf) or not adapter.dtype(leaf).startswith(("float", "bfloat")):
             return leaf

@@ -48,10 +48,11 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
     adapter = live.adapter
     randomness = random_state(adapter)
     training = [adapter.is_training(module) for module in live.modules]
-    gradients = [(p, _copy(adapter, adapter.gradient(p))) for p in live.parameters().values()]
-    saved = saved_buffers(live) if buffers else []
-    for parameter, _ in gradients:
+    gradients: list[tuple[Any, Any]] = []
+    for parameter in live.parameters().values():  # one by one: the copies take the place of what is copied
+        gradients.append((parameter, _copy(adapter, adapter.gradient(parameter))))
         adapter.set_gradient(parameter, None)
+    saved = saved_buffers(live) if buffers else []
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from padiff.diagnose import idle_gradients
@@ -147,7 +147,31 @@ def _in_backward(step: StepComparison) -> Divergence | None:
         base, raw, wrong = max(candidates, key=lambda found: found[1].index)
         note = "the gradient of its output agrees and that of its input doesn't"
         return replace(at_call(base, raw, wrong, note), role="input")
-    return _at_root_or_first(step, differing)
+    return _in_own_backward(step, agrees) or _at_root_or_first(step, differing)
+
+
+def _in_own_backward(step: StepComparison, gradients: Mapping[int, Comparison]) -> Divergence | None:
+    """The innermost call whose results have the right gradient while what a child of it returned has a wrong one: where
+    nothing that it was given is followed, its own code shows nowhere else."""
+    children: dict[int, list[Call]] = defaultdict(list)
+    for _, raw in step.pairs:
+        children[raw.parent].append(raw)
+    found: list[tuple[Call, Call, Call, Comparison]] = []
+    for base, raw in step.pairs:
+        returned = {slot.tensor for slot in raw.outputs}
+        before = [gradients[tensor] for tensor in returned if tensor in gradients]
+        if not before or not all(one.agrees for one in before):
+            continue
+        for child in children[raw.index]:
+            for slot in child.outputs:
+                met = gradients.get(slot.tensor)
+                if met is not None and not met.agrees and slot.tensor not in returned:
+                    found.append((base, raw, child, met))
+    if not found:
+        return None
+    base, raw, child, wrong = max(found, key=lambda one: (one[1].index, one[2].index))
+    note = f"the gradient of its output agrees and that of what {_name(child)} returns doesn't"
+    return at_call(base, raw, wrong, note)
 
 
 def _at_root_or_first(step: StepComparison, differing: Sequence[Comparison]) -> Divergence:

@@ -17,10 +17,10 @@ from padiff.align import pair_modules, pair_slots
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feed, FeedingRecorder, See
 from padiff.capture.held import Held, HostValue
+from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.recorder import Observer, Recorder
 from padiff.capture.replay import Replay
-from padiff.capture.session import Arguments
 from padiff.capture.usage import first_use
 from padiff.engine.dumping import StepSink
 from padiff.engine.generators import as_in
@@ -33,7 +33,7 @@ from padiff.engine.rehearsal import repeatable
 from padiff.engine.replay import follows, judge, reference_from
 from padiff.engine.stored import root_call, stored_noise, stored_tree, stored_usage
 from padiff.errors import DumpError, WeightError
-from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, ModulePairs, Rules, Slot, Tolerance, Usage, Value
 from padiff.store import Dump, Opaque
@@ -143,6 +143,7 @@ class Alongside:
     def _fresh(self, given: Arguments) -> Arguments:
         adapter = self._live.adapter
 
+        @once_each
         def copied(leaf: Any) -> Any:
             """What remembers having been given (a cache) must not learn of a run that is padiff's own."""
             if adapter.is_tensor(leaf):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from padiff.align import CallPairing, pair_modules
+from padiff.capture.one_step import Arguments
 from padiff.capture.perturb import spacing_of
-from padiff.capture.session import Arguments
 from padiff.compare.arrays import missing
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
@@ -47,6 +47,9 @@ from padiff.store import Dump, StepDump
 
 Widen = Callable[[Tolerance, StoredTree, StoredTree], Tolerance]
 ReadRules = Callable[[Any, StoredTree, StoredTree], tuple[Rules, dict[str, Any]]]
+
+
+SEVERAL = "gradients that are accumulated over more calls, or a block that ended within the step"
 
 
 class Apart:
@@ -161,6 +164,12 @@ class Apart:
 
     def _step(self, base: StepDump, raw: StepDump) -> tuple[StepComparison, list[Divergence]]:
         noise, local = stored_noise(base)
+        calls = [sum(call.parent < 0 for call in step.calls) for step in (base, raw)]
+        if calls[0] != calls[1]:
+            told = [
+                f"{side} calls the model {_often(count)}" for side, count in zip(("base", "raw"), calls, strict=True)
+            ]
+            self.notes.append(f"step {base.number}: {', '.join(told)}: {SEVERAL}")
         if base.extra.get("repeats") is False:
             self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)
@@ -368,6 +377,10 @@ def _check_pair(base: Dump, raw: Dump) -> None:
 def _listed(what: str, numbers: Sequence[str]) -> str:
     shown = ", ".join(numbers[:10]) + (", ..." if len(numbers) > 10 else "")
     return f"{what} {shown}" if len(numbers) == 1 else f"{what}s {shown}"
+
+
+def _often(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _bare(call: Call) -> Call:

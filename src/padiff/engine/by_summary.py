@@ -44,7 +44,7 @@ def by_statistics(base: Stats, raw: Stats, tolerance: Tolerance, *, turned: bool
         return Outcome("different", "shape", f"base is {list(base.shape)}, raw {list(raw.shape)}")
     kind = kind_of(dtype_named(base.dtype))
     if base.dtype != raw.dtype and not tolerance.narrow:
-        return Outcome("different", "dtype", f"base is {base.dtype}, raw {raw.dtype}")
+        return _of_dtypes(base, raw, kind, turned)
     counts = ("nan", "positive_infinite", "negative_infinite")
     if any(getattr(base, name) != getattr(raw, name) for name in counts):
         return Outcome("different", "nonfinite", "NaN or infinities on one side that the other does not have")
@@ -59,6 +59,17 @@ def by_statistics(base: Stats, raw: Stats, tolerance: Tolerance, *, turned: bool
         return Outcome("rounding", None, f"statistics apart by {relative}", numbers, allowed, tolerance.predicted)
     message = f"statistics apart by at least {relative}, allowed {allowed:.1e}"
     return Outcome("different", "values", message, numbers, allowed, tolerance.predicted)
+
+
+def _of_dtypes(base: Stats, raw: Stats, kind: Kind, turned: bool) -> Outcome:
+    """Different in any case; of whole numbers it is told how far they are apart."""
+    told = f"base is {base.dtype}, raw {raw.dtype}"
+    if kind.family != "int" or kind_of(dtype_named(raw.dtype)).family != "int":
+        return Outcome("different", "dtype", told)
+    rms = base.l2 / math.sqrt(base.finite) if base.finite else 0.0
+    apart = _least(base, raw, rms, ordered=not turned and base.shape == raw.shape)
+    numbers = Numbers(base.size, apart, apart, base.l1 / max(base.finite, 1), apart, rms, 1.0)
+    return Outcome("different", "dtype", told, numbers)
 
 
 def _least(base: Stats, raw: Stats, rms: float, *, ordered: bool) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -224,32 +224,43 @@ class Capture:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Inside, the optimizer's updates are seen; its methods are its own again afterwards."""
-        optimizer = self.optimizer
+        """Inside, the optimizer's updates are seen; its methods are its own again afterwards, with what others (a
+        scheduler) have laid around them meanwhile."""
+        optimizer, told = self.optimizer, [self]
         with ExitStack() as stack:
+            stack.callback(told.clear)
             for name in ("step", "minimize"):
                 own = getattr(optimizer, name, None)
                 if own is not None:
-                    stack.callback(_put_back, optimizer, name, vars(optimizer).get(name, _NONE))
-                    setattr(optimizer, name, self._telling(own))
+                    before = vars(optimizer).get(name, _NONE)
+                    mine = _telling(optimizer, own, told)
+                    setattr(optimizer, name, mine)
+                    stack.callback(_put_back, optimizer, name, mine, before)
             yield
-
-    def _telling(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def update(*args: Any, **kwargs: Any) -> Any:
-            self._before_update()
-            made = own(*args, **kwargs)
-            self._after_update()
-            return made
-
-        return update
 
 
 _NONE = object()
 
 
-def _put_back(thing: Any, name: str, value: Any) -> None:
-    if value is _NONE:
-        vars(thing).pop(name, None)
+def _telling(optimizer: Any, own: Callable[..., Any], told: Sequence[Capture]) -> Any:
+    """A method that updates as the optimizer's own does, and tells whoever is still there to be told."""
+
+    @functools.wraps(own)
+    def update(_: Any, *args: Any, **kwargs: Any) -> Any:
+        for capture in told:
+            capture._before_update()
+        made = own(*args, **kwargs)
+        for capture in told:
+            capture._after_update()
+        return made
+
+    return MethodType(update, optimizer)  # torch's schedulers take the function of the method and wrap that
+
+
+def _put_back(thing: Any, name: str, mine: Any, before: Any) -> None:
+    if vars(thing).get(name) is not mine:
+        return
+    if before is _NONE:
+        del vars(thing)[name]
     else:
-        setattr(thing, name, value)
+        setattr(thing, name, before)

@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.capture.session import Arguments
+from padiff.capture.one_step import Arguments
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_tensor
-from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree, main_dtype
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
@@ -116,6 +116,7 @@ def _one_set(inputs: Any) -> Inputs:
 def _native(live: LiveTree, inputs: Inputs, cast: tuple[str, str] | None = None) -> Arguments:
     """Converted for a model; ``cast`` says which dtype is to become which."""
 
+    @once_each
     def convert(leaf: Any) -> Any:
         tensor = unchanged(leaf)
         if cast is None or not live.adapter.is_tensor(tensor) or live.adapter.dtype(tensor) != cast[0]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from padiff.align import FREE_LAYOUT, MOVING, pair_slots, same_thing
+from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.capture.feeding import Feed, Feeder
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
@@ -16,7 +17,8 @@ from padiff.compare.measure import rms_gap
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside
-from padiff.diagnose.own_code import Culprit, first_op, first_op_in_backward
+from padiff.diagnose.own_backward import first_op_in_backward
+from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
@@ -84,7 +86,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     culprit = _culprit(fault, scenes)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit)
+    named = _named(divergence, culprit, _with_code(fault, scenes))
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
@@ -94,8 +96,9 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     partner = scenes.pairs.get(fault.raw.index)
     if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
-    if not _has_code(scenes.job.base, partner.node) or not _has_code(scenes.job.raw, fault.raw.node):
-        return None  # nothing is seen of what a layer of the framework does
+    coded = _with_code(fault, scenes)
+    if not any(coded):
+        return None
     backward = fault.phase == "backward"
     wanted = (
         _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
@@ -112,35 +115,61 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return None
     else:
         assert scenes.feeder is not None
-        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward)
-        raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward)
+        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=not coded[0])
+        raw = _run(
+            scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=not coded[1]
+        )
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
     if not suspects:
         return None
     told = _telling(fault, scenes, base, raw)
+    across = scenes.job.base.adapter.name != scenes.job.raw.adapter.name
+    free = FREE_LAYOUT | OWN_LAYOUT if across else FREE_LAYOUT
     sides = [
-        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call))
+        _events(seen, inside, tree, _alone(scenes, side), None if call is None or backward else _end(seen, call), free)
         for side, (seen, inside, tree, call) in enumerate(
             zip((base, raw), wanted, (scenes.job.base.tree, scenes.job.raw.tree), told, strict=True)
         )
     ]
     if not any(not event.child for events in sides for event in events):
         return None
-    noise = _noise(scenes, partner.index, wanted[0], base) if scenes.recorded is None else dict(scenes.recorded.noise)
+    if not all(code or events for code, events in zip(coded, sides, strict=True)):
+        return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
+    noise = (
+        _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
+        if scenes.recorded is None
+        else dict(scenes.recorded.noise)
+    )
+    narrow = scenes.job.tolerance.narrow
     for accused in suspects:
         insides = [
-            Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
+            Inside(
+                tuple(events),
+                tensor,
+                seen.call.inputs,
+                seen.gradients,
+                noise if side == 0 else {},
+                seen.call.path,
+                narrow,
+            )
             for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
             if seen.call is not None
         ]
         if backward:
-            return first_op_in_backward(insides[0], insides[1], _gradients_agree)
+            return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow))
         culprit = first_op(insides[0], insides[1])
         if culprit.found:
             return culprit
     return culprit
+
+
+def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
+    """Which side's module has code of its own; the framework's is looked into only beside such a one."""
+    partner = scenes.pairs.get(fault.raw.index)
+    base = partner is not None and _has_code(scenes.job.base, partner.node)
+    return base, _has_code(scenes.job.raw, fault.raw.node)
 
 
 def _has_code(live: LiveTree, node: int) -> bool:
@@ -148,8 +177,8 @@ def _has_code(live: LiveTree, node: int) -> bool:
     return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
 
 
-def _gradients_agree(base: Array, raw: Array) -> bool:
-    return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True), gradients=True)
+def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
+    return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True, narrow=narrow), gradients=True)
 
 
 def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
@@ -167,7 +196,14 @@ def _alone(scenes: Scenes, side: int) -> set[int]:
 
 
 def _run(
-    scenes: Scenes, side: int, feeder: Feeder | None, index: int, inside: frozenset[int], *, backward: bool
+    scenes: Scenes,
+    side: int,
+    feeder: Feeder | None,
+    index: int,
+    inside: frozenset[int],
+    *,
+    backward: bool,
+    layers: bool,
 ) -> _Seen:
     session: Session = (scenes.base, scenes.raw)[side]
     job, step = scenes.job, scenes.reference.trace.step
@@ -180,7 +216,7 @@ def _run(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True, layers=job.ops == "all"),
+            ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all"),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen
@@ -192,7 +228,7 @@ def _seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> _Seen:
     return _Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
 
 
-def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> dict[int, float]:
+def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen, *, layers: bool) -> dict[int, float]:
     """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
     jitter = Jitter(scenes.job.tolerance.narrow)
     feeder = LocalRun(
@@ -200,7 +236,7 @@ def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen) -> d
     )
     try:
         with perturbed(scenes.base.live, jitter, {}):
-            shaken = _run(scenes, 0, feeder, index, inside, backward=False)
+            shaken = _run(scenes, 0, feeder, index, inside, backward=False, layers=layers)
     except Exception:  # the model's own: it ran through on what it was really given
         return {}
     found: dict[int, float] = {}
@@ -216,12 +252,15 @@ def _ops(seen: _Seen) -> list[Call]:
     return [op for call in sorted(calls, key=lambda call: call.index) for op in call.ops if not op.tag]
 
 
-def _events(seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None) -> list[Event]:
-    """Ops and children in the order in which they came, up to where the accused tensor is told on."""
+def _events(
+    seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None, free: frozenset[str]
+) -> list[Event]:
+    """Ops and children in the order in which they came, up to where the accused tensor is told on; ``free`` are the
+    ops that order axes as they like."""
     found: list[tuple[Key, Event]] = []
     for op in _ops(seen):
         thing = same_thing(op.kind)
-        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in FREE_LAYOUT)))
+        found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in free)))
     for call in seen.children:
         if call.index in inside and call.ops:
             continue  # its own ops stand for it
@@ -268,15 +307,18 @@ def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tupl
         left, right = (call.inputs if given else call.outputs for call in (told[0], told[1]))
     pairs, _, _ = pair_slots(left, right, loosely=False)
     name = fault.comparison.name
-    found = [pair for pair in pairs if _differs(*pair)]
-    found.sort(key=lambda pair: (pair[1].name or pair[0].name) != name)
-    return [(one.tensor, other.tensor) for one, other in found or pairs[:1]]
+    told_on = [pair for pair in pairs if (pair[1].name or pair[0].name) == name]
+    narrow = scenes.job.tolerance.narrow
+    found = [pair for pair in pairs if pair not in told_on and _differs(*pair, narrow)]
+    if found and told_on and not _differs(*told_on[0], narrow):
+        found, told_on = [*found, *told_on], []
+    return [(one.tensor, other.tensor) for one, other in [*told_on, *found] or pairs[:1]]
 
 
-def _differs(one: Slot, other: Slot) -> bool:
+def _differs(one: Slot, other: Slot, narrow: float) -> bool:
     if one.value.overwritten or other.value.overwritten:
         return False
-    return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto"))
+    return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto", narrow=narrow))
 
 
 def _direct(fault: Fault, scenes: Scenes) -> int:
@@ -295,15 +337,19 @@ def _tag(seen: _Seen, name: str) -> Call | None:
     return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
 
 
-def _named(divergence: Divergence, culprit: Culprit) -> Divergence:
+def _named(divergence: Divergence, culprit: Culprit, coded: tuple[bool, bool]) -> Divergence:
+    """With the lines of both sides; of a framework's own layer, with the one that calls it."""
     stacks: list[Lines] = []
     for side, (event, following) in enumerate(((culprit.base, culprit.base_next), (culprit.raw, culprit.raw_next))):
         place = event or following
-        stacks.append(source_lines(place.call.stack) if place is not None else divergence.source[side])
+        told = place is not None and (coded[side] or not divergence.source[side])
+        stacks.append(source_lines(place.call.stack) if place is not None and told else divergence.source[side])
     pair = OpPair(
         "" if culprit.base is None else culprit.base.call.kind,
         "" if culprit.raw is None else culprit.raw.call.kind,
         stacks[0][-1] if stacks[0] else None,
         stacks[1][-1] if stacks[1] else None,
+        "" if culprit.base is None else culprit.base.part,
+        "" if culprit.raw is None else culprit.raw.part,
     )
     return replace(divergence, op=pair, source=(stacks[0], stacks[1]))

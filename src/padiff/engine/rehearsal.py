@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
+from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
 from padiff.capture.replay import Replay, itself
-from padiff.capture.session import Arguments, Session
+from padiff.capture.session import Session
 from padiff.capture.state import random_state, saved_buffers
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.calibrate import UNBELIEVABLE
@@ -29,7 +30,7 @@ from padiff.engine.job import Job
 from padiff.engine.local import Reference
 from padiff.engine.localise import reference_of, shaken_reference
 from padiff.frameworks import Adapter
-from padiff.frameworks.containers import map_leaves
+from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Noise, Tolerance, Value
 from padiff.store.statistics import positions
@@ -138,10 +139,7 @@ class Rehearsal:
         self._ops = ops
         self._replays = isinstance(listener, Replay)
         """Whether the model is given the draws that were heard: not where its generators give the same again."""
-        self._arguments = Arguments(
-            tuple(map_leaves(arg, self._copied) for arg in args),
-            {name: map_leaves(arg, self._copied) for name, arg in kwargs.items()},
-        )
+        self._arguments = self._copies(args, kwargs)
         self._followed = adapter.grad_enabled()
         self._drawn = random_state(adapter)
         self._buffers = saved_buffers(live)
@@ -149,6 +147,8 @@ class Rehearsal:
         """Copies of the parameters, where they may move on before the step is run again."""
         if weights:
             self._weights = {path: adapter.clone(tensor) for path, tensor in live.parameters().items()}
+        self._left: dict[str, Array] = {}
+        """Buffers as this call leaves them, where others followed."""
         self.gradients: dict[str, Array] = {}
         """Gradients of what the model returned, by place: backward starts from these."""
 
@@ -164,9 +164,13 @@ class Rehearsal:
 
     def arguments(self) -> Arguments:
         """Copies of what the model was given; it may write into them."""
+        return self._copies(self._arguments.args, self._arguments.kwargs)
+
+    def _copies(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        copied = once_each(self._copied)
         return Arguments(
-            tuple(map_leaves(arg, self._copied) for arg in self._arguments.args),
-            {name: map_leaves(arg, self._copied) for name, arg in self._arguments.kwargs.items()},
+            tuple(map_leaves(arg, copied) for arg in args),
+            {name: map_leaves(arg, copied) for name, arg in kwargs.items()},
         )
 
     def find_start(self, step: int) -> None:
@@ -218,6 +222,20 @@ class Rehearsal:
             self._listener = session.listener
         return self._listener
 
+    def alone(self, step: int, seen: Samples, *, backward: bool) -> None:
+        """What this call leaves by itself, where the step goes on after it or began with gradients of an earlier one:
+        a call that is run again cannot be held against a sum over several."""
+        live, seen.parameters = self._live, {}
+        with self._prepared(step) as session:
+            try:
+                with session.again():
+                    loss = self._loss(backward)
+                    ran = session.run(step, self.arguments(), loss_fn=loss, backward=backward, observer=_Nobody())
+                    seen.parameters = {p: sampled(v) for p, v in ran.parameter_gradients.items() if v is not None}
+                    self._left = {p: np.array(live.adapter.to_numpy(b)) for p, b in live.buffers().items()}
+            except Exception:  # the model's own: that it does not run again is told by who shakes it
+                return
+
     def noise(self, step: int, seen: Samples, drift: Mapping[str, float], *, backward: bool) -> Noise | None:
         """How far rounding moves everything in this step; None where the model refuses to run again, or does something
         else then."""
@@ -261,7 +279,7 @@ class Rehearsal:
     def _noise(self, session: Session, step: int, seen: Samples, drift: Mapping[str, float], backward: bool) -> Noise:
         live, adapter = self._live, self._live.adapter
         jitter, meter = Jitter(), Samples(base=seen)
-        now = {path: np.array(adapter.to_numpy(buffer)) for path, buffer in live.buffers().items()}
+        now = self._left or {path: np.array(adapter.to_numpy(buffer)) for path, buffer in live.buffers().items()}
         with session.again(), perturbed(live, jitter, relative_steps(session, drift)):
             given = perturbed_arguments(live, self.arguments(), jitter)
             loss = self._loss(backward, lambda gradient: jitter(gradient, _uncertain(meter, seen)))

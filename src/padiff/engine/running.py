@@ -52,6 +52,8 @@ class Running:
         self._calls = 0
         self._handles: list[Handle] = []
         self._gradients: dict[str, Held] = {}
+        self._inherits = False
+        """Whether the optimizer will see gradients of an earlier step as well."""
         self._rehearsal: Rehearsal | None = None
         self._rehearsed = False
         self._noise: Noise | None = None
@@ -196,6 +198,11 @@ class Running:
             # See the gradients of parameters as backward makes them: they may be cleared before the step ends.
             for path, parameter in self._live.parameters().items():
                 self._keep(adapter.on_gradient(parameter, partial(self._of_parameter, path)))
+        else:
+            self._inherits = any(
+                gradient is not None and bool(adapter.to_numpy(gradient).any())
+                for gradient in map(adapter.gradient, self._live.parameters().values())
+            )
         if self._first:
             self.sink.step.before(self._dumped(self._held(self._live.parameters())), self._held(self._live.buffers()))
         if self._capture.calibrates and repeatable((*args, *kwargs.values()), adapter.is_tensor):
@@ -209,7 +216,7 @@ class Running:
         """What the model was given, tensors by their numbers in the trace."""
 
         def number(leaf: Any) -> Any:
-            return Seen(self._recorder.number_of(leaf)) if self._adapter.is_tensor(leaf) else leaf
+            return Seen(self._recorder.tensors.number_of(leaf)) if self._adapter.is_tensor(leaf) else leaf
 
         return tuple(map_leaves(arg, number) for arg in args), {k: map_leaves(v, number) for k, v in kwargs.items()}
 
@@ -344,10 +351,12 @@ class Running:
             if heard is not None:
                 self._listener, self._unheard = heard, False
                 self._write_draws(heard)
-        for path, held in self._gradients.items():
-            self._samples.parameters[path] = sampled(held)
         rehearsal.find_start(self.number)
         backward, drift = bool(rehearsal.gradients), self._capture.drift
+        if self._calls > 1 or self._inherits:
+            rehearsal.alone(self.number, self._samples, backward=backward)
+        else:
+            self._samples.parameters.update({path: sampled(held) for path, held in self._gradients.items()})
         self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
         if self._noise is None:
             self._extra["repeats"] = False
@@ -387,7 +396,7 @@ class Running:
             if before is None or path not in self._gradients or path not in noise.parameters:
                 continue
             moved = self._adapter.to_numpy(parameter).astype(np.float64) - before
-            gradient, unsure = self._gradients[path].numpy(), noise.parameters[path]
+            gradient, unsure = self._gradients[path].numpy(), self._calls * noise.parameters[path]
             earlier = capture.drift.get(path, 0.0)
             weights[path] = uncertain_part(moved, gradient, UNCERTAIN * unsure) + earlier
             steps = self.number - capture.steps[-1] if capture.steps else 1

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from padiff.align import CallPairing, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
+from padiff.compare.given import as_given
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
@@ -310,6 +311,8 @@ class SideBySide:
             outcome = self._outcomes.get(key)
             if outcome is None:
                 outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
+            if role == "input":
+                outcome = as_given(one.value, other.value, outcome)
             self._picture("forward", outcome, one.value, other.value, result=role == "output" and raw.parent < 0)
             comparison = self._comparison("forward", role, base, raw, name_of(one, other), outcome, other.tensor)
             if self._beside_the_point(role, base, raw, other, right, outcome):
@@ -359,6 +362,8 @@ class SideBySide:
                 if not outcome.agrees:
                     self._gallery.see("forward", outcome, *arrays)
             outcome = self._outcomes[key]
+            if role == "input":
+                outcome = as_given(one.value, other.value, outcome)
             if raw.parent < 0 and role == "output" and key in results:
                 self._gallery.see_result(outcome, *results[key])
             comparison = self._comparison("forward", role, base, raw, name_of(one, other), outcome, other.tensor)

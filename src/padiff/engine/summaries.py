@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from padiff.align import CallPairing, pair_slots, tag_key, tags_of
+from padiff.compare.given import as_given
 from padiff.engine.by_summary import judged
 from padiff.engine.job import Job
 from padiff.engine.replay import in_order
@@ -52,6 +53,8 @@ class Summaries:
         def hold(role: Role, one: Slot, other: Slot, partner: Call, call: Call) -> None:
             if _summed(one.value) and _summed(other.value):
                 outcome = judged(one.value, other.value, self._allowed(one.tensor))
+                if role == "input":
+                    outcome = as_given(one.value, other.value, outcome)
                 comparison = self._at(base, "forward", role, partner, call, other.name or one.name, outcome)
                 comparison = replace(comparison, tensor=other.tensor)
                 found.append(comparison)

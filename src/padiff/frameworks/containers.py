@@ -53,6 +53,18 @@ def _named_fields(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
+def once_each(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same change, made once for each thing: one tensor that is passed under two names stays one."""
+    made: dict[int, tuple[Any, Any]] = {}
+
+    def changed(leaf: Any) -> Any:
+        if id(leaf) not in made:
+            made[id(leaf)] = leaf, change(leaf)
+        return made[id(leaf)][1]
+
+    return changed
+
+
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     """``tree`` rebuilt with ``change`` applied to everything that is no container."""
     if isinstance(tree, dict) and type(tree) is not dict:

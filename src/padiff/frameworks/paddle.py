@@ -7,25 +7,26 @@ import itertools
 import math
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import CodeType, MethodType
-from typing import Any, NamedTuple
+from types import CodeType
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_loaded, paddle_ops
+from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_gradients, paddle_loaded, paddle_ops
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_compiled import eagerly, is_static
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
+from padiff.frameworks.paddle_settings import CONVENTIONS, OPTIMIZER_SETTINGS
 from padiff.frameworks.patches import replaced
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
-from padiff.frameworks.settings import Conventions, Setting, changed, read_settings, twice
+from padiff.frameworks.settings import changed, read_settings
 from padiff.records import Array
 
 # numpy has no such types; the bits are handed over as integers of the same width.
@@ -39,73 +40,6 @@ _SMALL = 1 << 13
 _STATISTICS = ("_mean", "_variance")
 _GONE = itertools.count(-1, -1)
 """Versions of tensors that hold nothing: never the same twice, so that they count as overwritten."""
-
-
-def _rest(share: Any) -> Any:
-    """What is left of one; paddle counts the share of the old value, the shared convention that of the new one."""
-    return None if share is None else round(1.0 - share, 12)
-
-
-def _opposite(flag: Any) -> bool:
-    return not flag
-
-
-def _derived(module: Any) -> dict[str, Any]:
-    """A convolution reads its padding from a second attribute, and pads first itself in all modes but ``zeros``."""
-    own = vars(module)
-    kernel, padding = own.get("_kernel_size"), own.get("_padding")
-    if kernel is None or padding is None or "_padding_mode" not in own:
-        return {}
-    if isinstance(padding, int):
-        padding = [padding] * len(kernel)
-    if isinstance(padding, str) or len(padding) != len(kernel) or not all(isinstance(p, int) for p in padding):
-        return {}
-    if own.get("_padding_mode", "zeros") == "zeros":
-        return {"_updated_padding": list(padding), "_padding_algorithm": "EXPLICIT"}
-    return {
-        "_updated_padding": [0] * len(kernel),
-        "_padding_algorithm": "EXPLICIT",
-        "_reversed_padding_repeated_twice": twice(padding),
-    }
-
-
-_CONVENTIONS = Conventions(
-    frozenset(vars(paddle.nn.Layer())),
-    "paddle",
-    (
-        Setting("_momentum", "momentum", ("batch_norm", "instance_norm"), _rest, _rest),
-        Setting(
-            "_approximate",
-            "approximate",
-            ("gelu",),
-            lambda value: "tanh" if value in (True, "tanh") else "none",
-            lambda value: value == "tanh",
-        ),
-        Setting("exclusive", "count_include_pad", ("avg_pool",), _opposite, _opposite),
-        Setting("time_major", "batch_first", ("lstm", "gru", "rnn"), _opposite, _opposite),
-        Setting(
-            "num_directions",
-            "bidirectional",
-            ("lstm", "gru", "rnn"),
-            lambda value: value == 2,
-            lambda value: 2 if value else 1,
-        ),
-        Setting("delta", "beta", ("smooth_l1",)),
-        Setting("_threshold", "lambd", ("hardshrink", "softshrink")),
-    ),
-    _derived,
-)
-_OPTIMIZER_SETTINGS = {
-    "_beta1": "beta1",
-    "_beta2": "beta2",
-    "_epsilon": "eps",
-    "_momentum": "momentum",
-    "_use_nesterov": "nesterov",
-    "_weight_decay": "weight_decay",
-    "_regularization_coeff": "weight_decay",
-    "_amsgrad": "amsgrad",
-    "_rho": "rho",
-}
 
 
 class PaddleAdapter:
@@ -168,14 +102,14 @@ class PaddleAdapter:
         return model.forward
 
     def settings(self, module: Any) -> dict[str, Any]:
-        return read_settings(self, module, _CONVENTIONS)
+        return read_settings(self, module, CONVENTIONS)
 
     def changed_settings(self, module: Any, changes: Mapping[str, Any]) -> AbstractContextManager[None]:
-        return changed(self, module, changes, _CONVENTIONS)
+        return changed(self, module, changes, CONVENTIONS)
 
     def optimizer_settings(self, optimizer: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"kind": type(optimizer).__name__, "lr": float(optimizer.get_lr())}
-        for own, name in _OPTIMIZER_SETTINGS.items():
+        for own, name in OPTIMIZER_SETTINGS.items():
             value = getattr(optimizer, own, None)
             if isinstance(value, (bool, int, float)):
                 found[name] = value
@@ -311,7 +245,7 @@ class PaddleAdapter:
     def compiled(self, module: Any) -> str | None:
         if paddle_loaded.is_loaded(module):
             return "paddle.jit.load"
-        return "paddle.jit.to_static" if _static(module) else None
+        return "paddle.jit.to_static" if is_static(module) else None
 
     def runs_in_parts(self, module: Any) -> bool:
         return False
@@ -321,10 +255,10 @@ class PaddleAdapter:
 
     def lacks_backward(self, module: Any) -> bool:
         """What was made static in eval mode has no backward (paddle 3.3)."""
-        return (_static(module) or paddle_loaded.is_loaded(module)) and not module.training
+        return (is_static(module) or paddle_loaded.is_loaded(module)) and not module.training
 
     def eagerly(self) -> AbstractContextManager[Any]:
-        return _eagerly()
+        return eagerly()
 
     def watch_writes(self, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return paddle_builtins.watching_writes(about_to_write)
@@ -348,26 +282,13 @@ class PaddleAdapter:
         return paddle_ops.WRAPPERS
 
     def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
-        if tensor.stop_gradient:
-            return None
-
         def hook(gradient: Any) -> Any:
             return None if gradient is None else self._passed_on(callback, gradient)
 
-        return _GradientHandle(weakref.ref(tensor), tensor._register_grad_hook(hook))
+        return paddle_gradients.hooked(tensor, hook)
 
     def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
-        def told(number: int, gradient: Any) -> None:
-            if gradient is not None:
-                take(number, gradient if gradient.is_leaf else gradient.detach(), gradient.inplace_version)
-
-        def follow(tensor: Any, number: int) -> Handle | None:
-            if tensor.stop_gradient:
-                return None
-            hook = tensor._register_grad_hook(MethodType(told, number))
-            return _handle(_GradientHandle, (weakref.ref(tensor), hook))
-
-        return follow
+        return paddle_gradients.keeping(take)
 
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
@@ -501,35 +422,6 @@ class PaddleAdapter:
         return None if momentum is None else float(momentum)
 
 
-def _static(module: Any) -> bool:
-    """Whether a layer's forward, or something else it calls, was made static."""
-    kind = paddle.jit.dy2static.program_translator.StaticFunction
-    if _static_methods(type(module)):
-        return True
-    for held in vars(module).values():  # noqa: SIM110 - any() takes three times as long, for every module
-        if isinstance(held, kind):
-            return True
-    return False
-
-
-def _look_for_static(cls: type) -> bool:
-    kind = paddle.jit.dy2static.program_translator.StaticFunction
-    return any(isinstance(held, kind) for one in cls.__mro__ for held in vars(one).values())
-
-
-_static_methods: Callable[[Any], bool] = functools.cache(_look_for_static)
-
-
-@contextmanager
-def _eagerly() -> Iterator[None]:
-    before = paddle.jit.dy2static.program_translator.ProgramTranslator.get_instance().enable_to_static
-    paddle.jit.enable_to_static(False)
-    try:
-        yield
-    finally:
-        paddle.jit.enable_to_static(before)
-
-
 @contextmanager
 def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
     thread = threading.get_ident()
@@ -547,33 +439,13 @@ def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
         yield
 
 
-class _GradientHandle(NamedTuple):
-    """Takes a gradient hook off without a word, and keeps no tensor alive until then.
-
-    paddle 3.3's own handle holds the tensor, and warns when an in-place op has moved the hook away.
-    """
-
-    tensor: Any
-    """A weak reference."""
-    hook: int
-
-    def remove(self) -> None:
-        tensor = self.tensor()
-        if tensor is not None:
-            tensor._remove_grad_hook(self.hook)
-
-
-_handle: Callable[[type[_GradientHandle], Sequence[Any]], _GradientHandle] = tuple.__new__
-"""In less time than its own way of being made takes."""
-
-
-@functools.cache
 def _followed_leaf(native: Any, tracked: bool) -> Any:
     """A new tensor, followed if that is asked for; nobody may write into a leaf that is."""
     native.stop_gradient = not (tracked and native.is_floating_point())
     return native if native.stop_gradient or not paddle.is_grad_enabled() else native.clone()
 
 
+@functools.cache
 def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("paddle.")
 

@@ -219,23 +219,50 @@ def _rrelu(listening: _Listening, op: Op, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _gumbel_softmax(listening: _Listening, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The noise shows in the soft result, up to a factor for each row, which a softmax takes out again."""
+    """The noise shows in the soft result of zeros, up to a factor for each row, which a softmax takes out again."""
     x, temperature, hard, axis = args[:4]
     before = paddle.get_rng_state()
     with paddle.no_grad():
-        soft = listening.to_numpy(op(x.detach(), temperature, False, axis)).astype(np.float64)
-    noise = temperature * np.log(np.maximum(soft, _SMALLEST)) - listening.to_numpy(x).astype(np.float64)
+        soft = listening.to_numpy(op(paddle.zeros_like(x), 1.0, False, axis)).astype(np.float64)
+    noise = np.log(np.maximum(soft, _SMALLEST))
     noise -= noise.max(axis=axis, keepdims=True)
     other = listening.told("exponential", _name(op), np.exp(-noise), before, rate=1.0)
     if other is None:
         paddle.set_rng_state(before)
         return op(*args, **kwargs)
     gumbels = -np.log(np.maximum(other.astype(np.float64), _SMALLEST))
-    y = paddle.nn.functional.softmax((x + listening.native(gumbels, x)) / temperature, axis=axis)
+    knows, hands_on = _gradient_of_gumbel(op)
+    followed = x
+    if not knows and not x.stop_gradient:
+        followed = x.clone()  # no PyLayer: paddle 3.3 crashes where backward passes through one twice
+        followed.register_hook(lambda gradient: gradient * temperature)
+    y = paddle.nn.functional.softmax((followed + listening.native(gumbels, x)) / temperature, axis=axis)
     if not hard:
         return y
     chosen = paddle.nn.functional.one_hot(y.argmax(axis=axis), y.shape[axis]).astype(y.dtype)
-    return paddle.moveaxis(chosen, -1, axis) - y.detach() + y
+    chosen = paddle.moveaxis(chosen, -1, axis)
+    return chosen - y.detach() + y if hands_on else paddle.where(paddle.ones_like(chosen, "bool"), chosen, y)
+
+
+@functools.cache
+def _gradient_of_gumbel(op: Op) -> tuple[bool, bool]:
+    """Whether the kernel's gradient knows of the temperature, and whether a hard result hands any on: neither in paddle
+    3.3, and a model that is given other draws is to have the gradients that it has by itself."""
+    before = paddle.get_rng_state()
+    start = np.arange(4, dtype=np.float32)[None]
+    sizes: list[float] = []
+    softs: list[Array] = []
+    with paddle.enable_grad():
+        for temperature, hard in ((0.5, False), (1.0, True)):
+            x = paddle.zeros([1, 4])
+            x.stop_gradient = False
+            y = op(x, temperature, hard, -1)
+            (gradient,) = paddle.grad([y], [x], grad_outputs=[paddle.to_tensor(start)])
+            sizes.append(float(np.abs(gradient.numpy()).sum()))
+            softs.append(y.numpy())
+    paddle.set_rng_state(before)
+    without = np.abs(softs[0] * (start - (softs[0] * start).sum())).sum()
+    return bool(sizes[0] > 1.5 * without), sizes[1] > 0.0
 
 
 def _rnn(listening: _Listening, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

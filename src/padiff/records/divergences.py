@@ -56,13 +56,18 @@ class OpPair(PlainData):
     base_line: SourceLine | None = None
     """The user's line that calls it; of a side that has none, the line before which it is missing."""
     raw_line: SourceLine | None = None
+    base_part: str = ""
+    """Which step it is, of an op that does at once what the other side does step by step: the scale of an attention."""
+    raw_part: str = ""
 
     def __str__(self) -> str:
+        base = f"{self.base} (its {self.base_part})" if self.base_part else self.base
+        raw = f"{self.raw} (its {self.raw_part})" if self.raw_part else self.raw
         if not self.raw:
-            return f"{self.base}, which raw does not do"
+            return f"{base}, which raw does not do"
         if not self.base:
-            return f"{self.raw}, which base does not do"
-        return self.base if self.base == self.raw else f"{self.base} vs {self.raw}"
+            return f"{raw}, which base does not do"
+        return base if base == raw else f"{base} vs {raw}"
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def _best(
     trial: Trial, x: Array, target: Array, weights: dict[str, Array], eps: tuple[float, ...], known: _Form | None
 ) -> _Form | None:
     """The form that comes closest, if it comes close; first the kind, then the eps."""
-    forms = list(_forms(trial, x, eps[0], weights))
+    told = tuple(dict.fromkeys(trial.numbers("eps"))) or eps[:1]  # of small numbers an eps changes as much as a kind
+    forms = [form for value in told for form in _forms(trial, x, value, weights)]
     if known is not None:
         forms.insert(0, known)
     scored = [(gap(target, _normalised(trial, x, form, weights)), index) for index, form in enumerate(forms)]

@@ -134,11 +134,11 @@ def _told(culprit: Culprit) -> Iterator[Cause]:
         yield from _both(likes, base, raw)
     elif base is not None:
         yield _by_number(base, "base") or Cause(
-            _lack(base, "missing"), f"base does {base.call.kind}{_line(base)}, and raw goes on without it", 0.88
+            _lack(base, "missing"), f"base does {base.words}{_line(base)}, and raw goes on without it", 0.88
         )
     elif raw is not None:
         yield _by_number(raw, "raw") or Cause(
-            _lack(raw, "extra"), f"raw does {raw.call.kind}{_line(raw)}, which base does not do", 0.88
+            _lack(raw, "extra"), f"raw does {raw.words}{_line(raw)}, which base does not do", 0.88
         )
 
 
@@ -190,7 +190,7 @@ def _is_mask(event: Event, slot: Slot) -> bool:
 
 def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
     if base.thing != raw.thing:
-        text = f"base does {base.call.kind} where raw does {raw.call.kind}"
+        text = f"base does {base.words} where raw does {raw.words}"
         yield Cause(_change(base.thing, raw.thing), text, 0.8)
         return
     ours, theirs = base.call.inputs, raw.call.inputs
@@ -201,13 +201,13 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         yield from _options(base, raw)
         shapes = next(((a, b) for a, b in zip(_shapes(ours), _shapes(theirs), strict=True) if a != b), None)
         if shapes is not None:
-            text = f"{base.call.kind} is given the same numbers as {shapes[0]} in base and as {shapes[1]} in raw"
+            text = f"{base.words} is given the same numbers as {shapes[0]} in base and as {shapes[1]} in raw"
             yield Cause("head order" if base.thing == "split" else "shape", text, 0.85)
         return
     mine = [set(likes.of(0, slot.tensor)) for slot in ours]
     if len(ours) == len(theirs) and all(any(slot.tensor in same for same in mine) for slot in theirs):
         name = "order" if base.thing in ("cat", "stack") else "operands"
-        yield Cause(name, f"{base.call.kind} is given the same tensors in another order", 0.9)
+        yield Cause(name, f"{base.words} is given the same tensors in another order", 0.9)
         return
     number = _number_before(likes, 0, base, raw) or _number_before(likes, 1, raw, base)
     if number is not None:
@@ -215,7 +215,7 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         return
     told = [_names(likes, side, event) for side, event in ((0, base), (1, raw))]
     if told[0] != told[1]:
-        yield Cause("operands", f"base gives {base.call.kind} {told[0]}, raw {told[1]}", 0.7, tested=False)
+        yield Cause("operands", f"base gives {base.words} {told[0]}, raw {told[1]}", 0.7, tested=False)
         return
     for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         moves = [_moves(likes, side, slot.tensor) for side, slot in ((0, one), (1, other))]

@@ -1,0 +1,53 @@
+"""Gradients of paddle's tensors, told in backward."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, NamedTuple
+
+from padiff.frameworks.protocol import Handle, Take
+
+
+class _GradientHandle(NamedTuple):
+    """Takes a gradient hook off without a word, and keeps no tensor alive until then.
+
+    paddle 3.3's own handle holds the tensor, and warns when an in-place op has moved the hook away.
+    """
+
+    tensor: Any
+    """A weak reference."""
+    hook: int
+
+    def remove(self) -> None:
+        tensor = self.tensor()
+        if tensor is not None:
+            tensor._remove_grad_hook(self.hook)
+
+
+_handle: Callable[[type[_GradientHandle], Sequence[Any]], _GradientHandle] = tuple.__new__
+"""In less time than its own way of being made takes."""
+
+
+def hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:
+    """Have a function called with the tensor's gradient; None where it will have none."""
+    if tensor.stop_gradient:
+        return None
+    return _GradientHandle(weakref.ref(tensor), tensor._register_grad_hook(hook))
+
+
+def keeping(take: Take) -> Callable[[Any, int], Handle | None]:
+    """How to follow tensors of which ``take`` is told the number, the gradient and its version: one for all."""
+
+    def told(number: int, gradient: Any) -> None:
+        if gradient is not None:
+            take(number, gradient if gradient.is_leaf else gradient.detach(), gradient._inplace_version())
+
+    def follow(tensor: Any, number: int) -> Handle | None:
+        if tensor.stop_gradient:
+            return None
+        hook = tensor._register_grad_hook(MethodType(told, number))
+        return _handle(_GradientHandle, (weakref.ref(tensor), hook))
+
+    return follow
