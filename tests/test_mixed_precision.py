@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import padiff
+from padiff.align import same_thing
 from tests.twins import FRAMEWORKS, after, batch, net, sgd, write
 
 
@@ -102,6 +103,43 @@ def test_a_narrow_model_on_inputs_given_once(base: str, bug: str, dtype: torch.d
     if expected is None:
         assert result.aligned
         assert any("precision" in note for note in result.notes)
+
+
+class Norm(torch.nn.Module):
+    """A norm as decoders have it: narrow numbers go in, wide ones are computed with, narrow ones come out."""
+
+    def __init__(self, eps: float, factor: float) -> None:
+        super().__init__()
+        self.fc, self.out, self.eps, self.factor = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3), eps, factor
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.fc(x)
+        wide = hidden.to(torch.float32)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(variance + self.eps)
+        normal = wide.to(hidden.dtype)
+        normal = normal * self.factor
+        return self.out(normal)
+
+
+@pytest.mark.parametrize(("narrow", "cast"), [(True, False), (False, True)], ids=["model", "autocast"])
+@pytest.mark.parametrize(
+    ("eps", "factor", "op", "line"),
+    [
+        (0.3, 1.0, "add", "wide = wide * torch.rsqrt(variance + self.eps)"),
+        (1e-6, 1.2, "mul", "normal = normal * self.factor"),
+    ],
+)
+def test_the_line_in_a_narrow_model(eps: float, factor: float, op: str, line: str, narrow: bool, cast: bool) -> None:
+    """What goes in is not the same on both sides, but for rounding, and neither is what base hardly changes."""
+    one, other = Norm(1e-6, 1.0), Norm(eps, factor)
+    if narrow:
+        other = other.to(torch.bfloat16)
+    found = padiff.compare(one, autocast(other) if cast else other, batch(), loss=wide).divergence
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert (found.raw_path, found.phase) == ("", "forward")
+    assert [same_thing(name) for name in (found.op.base, found.op.raw)] == [op, op]
+    assert found.op.raw_line.text == line
 
 
 def test_a_few_wide_layers_in_a_narrow_model() -> None:

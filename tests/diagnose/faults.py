@@ -156,6 +156,25 @@ def missing_residual(rng: Rng) -> dict[str, Any]:
     return plus(rng, x + h, h, given={"x": x}, around={"mlp": h})
 
 
+@fault("missing residual")
+def missing_residual_of_another_shape(rng: Rng) -> dict[str, Any]:
+    x, h = rng.normal(size=(3, 8, 16)), rng.normal(size=(1, 8, 16))
+    return {"expected": x + h, "found": h, "given": {"x": x}, "around": {"decoy": rng.normal(size=x.shape)}}
+
+
+@fault("mask")
+def mask_that_is_not_added(rng: Rng) -> dict[str, Any]:
+    e = rng.normal(size=(2, 4, 6, 6))
+    mask = np.where(np.tri(6) > 0, 0.0, -1e5)[None, None]
+    return plus(rng, e + mask, e, given={"0": e, "1": mask})
+
+
+@fault("missing weight")
+def missing_weight_about_zero(rng: Rng) -> dict[str, Any]:
+    e, weight = rng.normal(size=(2, 12, 16)), 0.2 * rng.normal(size=16)
+    return plus(rng, e * (1 + weight), e, base_weights={"weight": weight}, raw_weights={"weight": weight})
+
+
 @fault("extra residual")
 def extra_residual(rng: Rng) -> dict[str, Any]:
     x, h = rng.normal(size=(2, *shape(rng)))

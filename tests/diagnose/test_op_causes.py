@@ -73,6 +73,8 @@ def rotated(sign: float, pairing: str) -> Callable[..., Any]:
     return turned
 
 
+NEVER = torch.tensor([0.0] * 6 + [-1e5] * 2)
+
 CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     "an activation is missing": ("missing activation", plain, lambda m, x, g: x * g),
     "another activation": ("activation", plain, lambda m, x, g: x * g.tanh()),
@@ -108,6 +110,18 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
         "reduction",
         lambda m, x, g: x * x.mean(1, keepdim=True).exp() * g,
         lambda m, x, g: x * x.amax(1, keepdim=True).exp() * g,
+    ),
+    "a factor on one side only": ("scale", lambda m, x, g: x * (g * 1.1).exp(), lambda m, x, g: x * g.exp()),
+    "a number added on one side only": ("offset", lambda m, x, g: x * g.exp(), lambda m, x, g: x * (g + 0.1).exp()),
+    "a mask before a layer made on the spot": (
+        "mask",
+        lambda m, x, g: nn.Softmax(dim=-1)(x + NEVER) * g,
+        lambda m, x, g: nn.Softmax(dim=-1)(x) * g,
+    ),
+    "a factor in a table": (
+        "scale",
+        lambda m, x, g: x * (torch.arange(1.0, 9.0) / 8).sin() * g,
+        lambda m, x, g: x * (torch.arange(1.0, 9.0) / 8 * 1.3).sin() * g,
     ),
     "turned the other way": ("rope sign", rotated(1.0, "halves"), rotated(-1.0, "halves")),
     "pairs formed otherwise": ("rope pairing", rotated(1.0, "halves"), rotated(1.0, "neighbours")),

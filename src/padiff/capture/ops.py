@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from padiff.capture.held import Held
 from padiff.capture.op_records import Outputs, Run, Told, Written, op_calls
+from padiff.capture.seen_tensors import SeenTensors
 from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WRAPPER, WhoseCode
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import options_in, options_of
-from padiff.frameworks.lookup import class_of
+from padiff.frameworks.lookup import has_code
 from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, ModuleNode
 
@@ -36,16 +37,6 @@ class Running(Protocol):
     open_calls: list[Any]
     """Calls that have begun and not ended, innermost last; with ``module`` and ``ops``, None for what is not wanted."""
     entered: int
-    followed: bool
-    """Whether gradients matter."""
-    known_tensors: dict[int, Held]
-    """By identity; which one it is now, its version says."""
-
-    def known(self, tensor: Any, hooked: bool) -> Held: ...
-
-    def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held: ...
-
-    def track(self, tensor: Any, seen: Held) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -74,12 +65,14 @@ class Begun:
 class OpLog:
     """The ops of one run."""
 
-    def __init__(self, running: Running, adapter: Adapter, wanted: WantedOps, foreign: tuple[str, ...]) -> None:
+    def __init__(
+        self, running: Running, tensors: SeenTensors, adapter: Adapter, wanted: WantedOps, foreign: tuple[str, ...]
+    ) -> None:
         self.run = Run()
         self.wanted, self._told = wanted, wanted.stacks or wanted.options
         self._plainly = not (self._told or wanted.layers)
         """Whether an op's line is all that matters, and a framework's layer is never whose op it is."""
-        self._running, self._adapter = running, adapter
+        self._running, self._tensors, self._adapter = running, tensors, adapter
         self._tensor_type, self._version = adapter.tensor_type, adapter.version
         self._whose = WhoseCode(adapter, foreign)
         self._kinds = self._whose.known
@@ -100,7 +93,7 @@ class OpLog:
         """Whether the ops of a call that begins are to be seen."""
         if self.wanted.calls is not None and index not in self.wanted.calls:
             return False
-        return self.wanted.layers or class_of(self._adapter, module).__module__.partition(".")[0] != self._adapter.name
+        return self.wanted.layers or has_code(self._adapter, module)
 
     # --- while the model runs
 
@@ -149,9 +142,7 @@ class OpLog:
                 break
             if kind == FUNCTION:
                 outer = here
-            elif kind == LAYER and not layers and here.f_locals.get("self") is not module:
-                return None
-            here = here.f_back
+            here = here.f_back  # a layer of the framework that is no call of its own was made on the spot
         if here is None:
             return None
         if self._told:
@@ -192,7 +183,7 @@ class OpLog:
             first = begun.inputs[0] if args and begun.inputs and isinstance(args[0], self._tensor_type) else None
             if first is None or not first.written:
                 return
-            outputs: Outputs = [("", self._running.known(args[0], True))]  # an item set in place
+            outputs: Outputs = [("", self._tensors.known(args[0], True))]  # an item set in place
         else:
             outputs = made = self._made(output)
             if all(one in begun.inputs for _, one in made):
@@ -209,7 +200,7 @@ class OpLog:
             return
         pending, self._pending = self._pending, []
         running, tensor_type, version = self._running, self._tensor_type, self._version
-        known, first_sight = running.known_tensors, running.first_sight
+        known, first_sight = self._tensors.by_id, self._tensors.first_sight
         seen, begun, number, last = running.open_calls[-1].ops, running.entered, self._numbered, self._last
         now: dict[int, Held] = {}
         """Whom we have met here: nobody changes before all this is settled."""
@@ -231,7 +222,7 @@ class OpLog:
                 if found is None or found.version != current:
                     outputs = now[key] = first_sight(output, current, True)
                 else:
-                    outputs = running.known(output, True)
+                    outputs = self._tensors.known(output, True)
                     if outputs in inputs:  # a cast to its own dtype
                         continue
             else:
@@ -255,7 +246,7 @@ class OpLog:
         return found
 
     def _made(self, output: Any) -> list[tuple[str, Held]]:
-        known = self._running.known
+        known = self._tensors.known
         if isinstance(output, self._tensor_type):
             return [("", known(output, True))]
         return [(name, known(tensor, True)) for name, tensor in self._adapter.flatten(output)]
@@ -284,12 +275,12 @@ class OpLog:
 
         Where an op has written into its memory, through a view or whatever name, the op made it. What comes out of a
         function with a backward of its own takes part from then on."""
-        found, version = self._running.known_tensors.get(id(tensor)), self._version(tensor)
+        found, version = self._tensors.by_id.get(id(tensor)), self._version(tensor)
         if found is None or found.version != version:
-            found = self._running.first_sight(tensor, version, False)
+            found = self._tensors.first_sight(tensor, version, False)
             self.first_seen(tensor, found)
         if not found.tracked:
-            self._running.track(tensor, found)
+            self._tensors.track(tensor, found)
         return found
 
     def first_seen(self, tensor: Any, seen: Held) -> None:

@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,8 +18,9 @@ from padiff.capture.held import Held
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.op_records import Written
 from padiff.capture.ops import OpLog, WantedOps
-from padiff.capture.recomputing import Recomputation, in_custom_function
+from padiff.capture.recomputing import SecondRun, in_custom_function
 from padiff.capture.scaling import unscaled
+from padiff.capture.seen_tensors import SeenTensors
 from padiff.capture.tags import listening
 from padiff.frameworks import Adapter
 from padiff.frameworks.compiled import sealed
@@ -87,47 +88,27 @@ class Recorder:
         self._adapter: Adapter = live.adapter
         self.log = GradientLog(live.adapter)
         self.gradients = self.log.values
-        self._requires_grad = live.adapter.requires_grad
-        self._follow = self.log.follow() if observer is None else partial(_followed, live.adapter, _Telling(self))
+        follow = self.log.follow() if observer is None else partial(_followed, live.adapter, _Telling(self))
+        self.tensors = SeenTensors(live.adapter, follow, gradients=gradients, hooks=hooks)
         self._node_of = live.node_of()
-        self.followed = gradients
-        self._hooks = gradients and hooks
         self._observer = observer
         self.open_calls: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
+        self._own_from(self.open_calls[0])
         self.entered = 0
         self._occurrences: Counter[int] = Counter()
-        self._tensors = 0
-        self.known_tensors: dict[int, Held] = {}
-        self._bordering: list[Held] = []
-        """What was seen at the borders of calls, where ops are watched, too; and what was overwritten unseen."""
-        self._unindexed: list[Held] = []
-        self._by_storage: dict[int, list[Held]] = {}
         self._raised: str | None = None
         self._let_go = False
         """Whether backward has run through the graph."""
-        self._copying = False
-        self._originals: list[Any] = []
-        """What was copied: while it lives, no other tensor can take its id."""
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
-        self._hooked: dict[int, Handle | None] = {}
-        """Tensors whose gradient will be told, with what takes the hook off."""
-        self._assumed: set[int] = set()
-        """Tensors of a checkpoint's first run, in which nothing is followed: the second one tells."""
-        self._followed: set[int] = set()
-        """Those of them that the second run followed."""
-        self._again = Recomputation()
-        self._repeating: list[tuple[Any, Call | None]] = []
-        """Calls of a second run that have begun and not ended, with the call they repeat."""
+        self._again = SecondRun(live.adapter, self.tensors)
         self._thread = threading.get_ident()
         self._lines = UserLines(live.adapter.package_folders())
-        self._unhooked: set[int] = set()
-        """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
         self._tagged: Counter[str] = Counter()
         self._ops: OpLog | None = None
         if ops is not None and hasattr(live.adapter, "watch_ops"):
-            self._ops = OpLog(self, live.adapter, ops, self._lines.foreign)
+            self._ops = OpLog(self, self.tensors, live.adapter, ops, self._lines.foreign)
         self._attachment = ExitStack()
         self._hidden: Callable[[], AbstractContextManager[Any]] = getattr(live.adapter, "unseen", nullcontext)
 
@@ -140,7 +121,7 @@ class Recorder:
         modules.pop(id(but), None)
         with ExitStack() as stack:
             stack.enter_context(_removed(self._adapter.attach(modules.values(), self._enter, self._leave, self._fail)))
-            self._copying = compiled
+            self.tensors.copying = compiled
             if compiled:
                 yield
                 return
@@ -233,30 +214,15 @@ class Recorder:
     @property
     def plain_backward(self) -> bool:
         """Whether backward will only follow gradients: no checkpoint waits to run again, and the loss is not scaled."""
-        return not self._assumed and self.log.scale == 1.0
+        return not self._again.assumed and self.log.scale == 1.0
 
     def _repeats_matter(self) -> bool:
         """Whether anything is to be seen in a checkpoint's second run."""
-        return bool(self._assumed)
+        return bool(self._again.assumed)
 
     def seen(self) -> tuple[Call, ...]:
         """All calls; once backward has run, with what is known now of the tensors that it followed."""
-        if not self._assumed:
-            return tuple(self.calls)
-        known = self._followed | (self._hooked.keys() - self._assumed)
-        return tuple(
-            replace(
-                call,
-                inputs=tuple(self._settled(slot, known) for slot in call.inputs),
-                outputs=tuple(self._settled(slot, known) for slot in call.outputs),
-            )
-            for call in self.calls
-        )
-
-    def _settled(self, slot: Slot, known: set[int]) -> Slot:
-        if slot.tensor not in self._assumed or slot.tracked == (slot.tensor in known):
-            return slot
-        return replace(slot, tracked=slot.tensor in known)
+        return self._again.settled(self.calls)
 
     def raised_in(self) -> str | None:
         """After an exception, the path of the innermost module it left; None when none had begun."""
@@ -272,13 +238,14 @@ class Recorder:
             self.autocast = self._autocast_dtype()
         self._settle_ops()
         inputs = self._slots(args, kwargs)
-        stack = self._lines.stack()
-        opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self._tensors)
+        stack = self._lines.stack(module)
+        opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self.tensors.count)
         if self._ops is not None and self._ops.wants(self.entered, module):
             opened.ops = []
         self.entered += 1
         self._occurrences[node] += 1
         self.open_calls.append(opened)
+        self._own_from(opened)
         if self._listener is not None:
             self._listener.entered(self._begun())
 
@@ -289,10 +256,12 @@ class Recorder:
         self._settle_ops()
         opened = self.open_calls.pop()
         parent = self.open_calls[-1]
-        inside = (opened.first_tensor, self._tensors)
+        self._own_from(parent)
+        inside = (opened.first_tensor, self.tensors.count)
         outputs = tuple([self._slot(name, tensor) for name, tensor in self._adapter.flatten(output)])
         node = self._live.tree.nodes[opened.node]
-        self._remember(opened)
+        if self._repeats_matter():
+            self._again.may_repeat(opened.index, opened.node, opened.inputs)
         call = Call(
             index=opened.index,
             parent=parent.index,
@@ -334,8 +303,14 @@ class Recorder:
         if self._mine() and len(self.open_calls) > 1 and self.open_calls[-1].module is module:
             self._settle_ops()
             opened = self.open_calls.pop()
+            self._own_from(self.open_calls[-1])
             if self._raised is None:
                 self._raised = self._live.tree.nodes[opened.node].path
+
+    def _own_from(self, opened: _Open) -> None:
+        """What is first seen now is seen in this call's own code."""
+        if self._observer is not None:
+            self.tensors.owned = opened.owned
 
     def _hand_over(self, opened: _Open, parent: _Open, call: Call) -> None:
         """What the call returns now belongs to its parent; the rest nobody will see again."""
@@ -346,13 +321,8 @@ class Recorder:
             if id(held) in returned:
                 parent.owned.append((key, held))
             else:
-                self._forget(key, held)
+                self.tensors.forget(key, held)
                 held.release()
-
-    def _forget(self, key: int, held: Held) -> None:
-        """A tensor is no longer what it was under this identity."""
-        if self.known_tensors.get(key) is held:
-            del self.known_tensors[key]
 
     def _settle_ops(self) -> None:
         if self._ops is not None:
@@ -412,14 +382,7 @@ class Recorder:
         self._settle_ops()
         if self._observer is not None:
             self._observer.before_write()
-        for held in self._unindexed:
-            storage = held.storage()
-            if storage is not None:
-                self._by_storage.setdefault(storage, []).append(held)
-        self._unindexed.clear()
-        for held in self._by_storage.pop(self._adapter.storage(tensor), ()):
-            self._forget(id(held.live()), held)
-            held.secure()
+        self.tensors.about_to_write(tensor)
 
     def on_gradient(self, number: int, gradient: Any) -> Array | None:
         """For the observer, which may have something to say to it."""
@@ -452,18 +415,19 @@ class Recorder:
         return found
 
     def _slot(self, name: str, tensor: Any) -> Slot:
-        before = self._tensors
-        known = self.known(tensor, True)
+        tensors = self.tensors
+        before = tensors.count
+        known = tensors.known(tensor, True)
         if self._ops is not None:
-            self._bordering.append(known)
-            if self._tensors > before:
+            tensors.bordering.append(known)
+            if tensors.count > before:
                 self._ops.first_seen(tensor, known)
-        tracked = self.followed and self._adapter.requires_grad(tensor)
+        tracked = tensors.followed and self._adapter.requires_grad(tensor)
         if tracked:
-            if known.number not in self._hooked:
-                self._hook(known.number, tensor)
-        elif self.followed and self._suspended() and self._floating(tensor):
-            self._assumed.add(known.number)
+            if known.number not in tensors.hooked:
+                tensors.hook(known.number, tensor)
+        elif tensors.followed and self._suspended() and self._floating(tensor):
+            self._again.assumed.add(known.number)
             tracked = True
         return Slot(name, known.number, known, tracked)
 
@@ -474,108 +438,20 @@ class Recorder:
     def _floating(self, tensor: Any) -> bool:
         return self._adapter.dtype(tensor).startswith(("float", "bfloat"))
 
-    def known(self, tensor: Any, hooked: bool) -> Held:
-        """A tensor as it is now; ``hooked`` says whether its gradient is asked for."""
-        known = self.known_tensors.get(id(tensor))
-        version = self._adapter.version(tensor)
-        if known is None or known.version != version:
-            return self.first_sight(tensor, version, hooked)
-        if hooked and known.number in self._unhooked:
-            self._unhooked.discard(known.number)
-            self._hook(known.number, tensor)
-        return known
-
-    def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held:
-        """A tensor that was not seen as it is now."""
-        held = Held(self._adapter, tensor, version)
-        tracked = held.tracked = self.followed and self._requires_grad(tensor)
-        if self._copying:
-            held.secure()
-            self._originals.append(tensor)
-        held.number = number = self._tensors
-        self._tensors = number + 1
-        key = id(tensor)
-        before = self.known_tensors.setdefault(key, held)
-        if before is not held:
-            self._bordering.append(before)
-            self.known_tensors[key] = held
-        self._unindexed.append(held)
-        if self._observer is not None:
-            self.open_calls[-1].owned.append((key, held))
-        if tracked and self._hooks:
-            if hooked:
-                handle = self._follow(tensor, number)
-                if handle is not None:
-                    self._hooked[number] = handle
-            else:
-                self._unhooked.add(number)
-        return held
-
-    def _hook(self, number: int, tensor: Any) -> None:
-        """Have the gradient of a tensor told, once."""
-        if number in self._hooked:
-            return
-        if not self._hooks:
-            self._hooked[number] = None
-            return
-        handle = self._follow(tensor, number)
-        if handle is not None:
-            self._hooked[number] = handle
-
-    def track(self, tensor: Any, seen: Held) -> None:
-        """A tensor that did not take part in backward when it was first seen: perhaps it does now."""
-        if self.followed and self._adapter.requires_grad(tensor):
-            seen.tracked = True
-            if self._hooks and seen.number not in self._unhooked:
-                self._hook(seen.number, tensor)
-
     # --- a checkpoint's second run
-
-    def _remember(self, opened: _Open) -> None:
-        if opened.inputs and self._repeats_matter():
-            value = opened.inputs[0].value
-            self._again.remember(opened.index, opened.node, value.storage() if isinstance(value, Held) else None)
 
     def _enter_again(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = [tensor for _, tensor in self._given_tensors(args, kwargs)]
-        storage = self._adapter.storage(given[0]) if given else None
-        call = self._again.repeated(self._node_of[id(module)], storage)
-        self._repeating.append((module, call))
-        if call is not None:
-            self._repeated(call.inputs, given)
+        self._again.begins(module, self._node_of[id(module)], given)
 
     def _leave_again(self, module: Any, output: Any) -> Any:
-        call = self._ends_again(module)
+        call = self._again.ends(module)
         if call is not None:
-            self._repeated(call.outputs, [tensor for _, tensor in self._adapter.flatten(output)])
+            self._again.tells(call.outputs, [tensor for _, tensor in self._adapter.flatten(output)])
         return None
 
     def _fail_again(self, module: Any) -> None:
-        """A second run may be left as soon as it has made what is needed."""
-        self._ends_again(module)
-
-    def _ends_again(self, module: Any) -> Call | None:
-        while self._repeating:
-            begun, call = self._repeating.pop()
-            if begun is module:
-                if call is not None and not self._adapter.grad_enabled():
-                    self._again.not_followed(call)
-                return call
-        return None
-
-    def _repeated(self, slots: tuple[Slot, ...], tensors: list[Any]) -> None:
-        """Have the gradients told that the first run did not follow."""
-        for slot, tensor in zip(slots, tensors, strict=False):
-            if slot.tensor not in self._assumed or not self._adapter.requires_grad(tensor):
-                continue
-            self._followed.add(slot.tensor)
-            if slot.tensor not in self._hooked:
-                self._hook(slot.tensor, tensor)
-
-    def number_of(self, tensor: Any) -> int:
-        """The number of a tensor that was seen as it is now; -1 for one that was not."""
-        known = self.known_tensors.get(id(tensor))
-        return -1 if known is None or known.version != self._adapter.version(tensor) else known.number
+        self._again.ends(module)
 
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""
@@ -583,34 +459,21 @@ class Recorder:
 
     def part_with(self, call: Call) -> None:
         """Copy what a call was given and returned: it goes back to somebody who may write into it unseen."""
-        theirs = {id(slot.value): slot.value for slot in (*call.inputs, *call.outputs)}
-        for key, held in list(self.known_tensors.items()):
-            if id(held) in theirs:
-                del self.known_tensors[key]
-                held.secure()
+        self.tensors.part_with((*call.inputs, *call.outputs))
 
     def close(self) -> None:
         """Take the gradient hooks off and let go of the autograd graph; what was seen stays."""
-        self._originals.clear()
         self._attachment.close()
         self._leave_alone()
         self.log.taking = False
-        for handle in self._hooked.values():
-            if handle is not None:
-                handle.remove()
-        self._hooked = dict.fromkeys(self._hooked)
-        if self._ops is not None:
-            self._ops.run.over = True
+        self.tensors.unhook()
         if self._ops is None:
-            self._bordering += self.known_tensors.values()
-        elif self._let_go:  # a graph that backward went through holds nothing any more
-            self._bordering.clear()
-        for held in self._bordering:  # others let go when the ops they belong to are looked at
-            held.detach()
-        self._bordering.clear()
-        self.known_tensors.clear()
-        self._by_storage.clear()
-        self._unindexed.clear()
+            self.tensors.bordering += self.tensors.by_id.values()
+        else:  # what ops made lets go when they are looked at
+            self._ops.run.over = True
+            if self._let_go:  # a graph that backward went through holds nothing any more
+                self.tensors.bordering.clear()
+        self.tensors.let_go()
         self._ops = None  # it knows the recorder, too: neither would go before the collector comes
 
 

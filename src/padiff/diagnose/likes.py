@@ -21,6 +21,8 @@ LAST_DIGIT = 1.2e-7
 REPEATING = frozenset({"expand", "repeat_interleave"})
 MOST_AXES = 5
 """Axes of tensors that are held against each other in any order."""
+LEFT_OUT = -1e4
+"""What is added to leave something out is no more than this."""
 SAMPLE = 32
 """Elements looked at before two tensors are compared in full."""
 
@@ -38,6 +40,13 @@ class Event:
     """It takes its tensors in another order of axes from one framework to the other."""
     child: bool = False
     """A child that has a partner: what it returns is base's, and right."""
+    part: str = ""
+    """Which step it is of an op that does several at once."""
+
+    @property
+    def words(self) -> str:
+        """What it is called."""
+        return f"{self.call.kind} (its {self.part})" if self.part else self.call.kind
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,14 @@ class Inside:
     """How far rounding moves a tensor; of base's."""
     path: str = ""
     """The module's."""
+    narrow: float = 0.0
+    """The spacing of the narrower dtype, where one of the models computes in one on purpose."""
+
+    def tolerance(self, tensor: int | None = None) -> Tolerance:
+        """What rounding may do to a tensor of base's, or to any."""
+        least = 0.0 if self.narrow else None  # by the dtypes alone, or by the narrower one
+        predicted = least if tensor is None else self.noise.get(tensor, least)
+        return Tolerance(mode="auto", predicted=predicted, narrow=self.narrow)
 
 
 class Side:
@@ -139,6 +156,16 @@ class Side:
             return False
         return bool(np.array_equal(self.array(tensor), self.array(made.tensor)))
 
+    def masks(self, tensor: int) -> bool:
+        """Whether it says what to leave out: of booleans, or of nothing and what is far below everything."""
+        value = self.values[tensor]
+        if value.overwritten or not value.shape:
+            return False
+        if value.dtype == "bool":
+            return True
+        array = self.array(tensor)
+        return array.dtype.kind == "f" and array.size > 0 and array.max() == 0 and array.min() <= LEFT_OUT
+
     def moved(self, tensor: int) -> bool:
         """Whether an op that only moves numbers returned it."""
         maker = self.maker.get(tensor)
@@ -170,7 +197,7 @@ class Likes:
             for one in self._near(side, tensor):
                 gap, best = self._gap(side, tensor, one), min(self._all_gaps(1 - side, one))
                 scale = rms(self.sides[side].array(tensor)) if gap else 0.0
-                if gap <= CLOSE * best + LAST_DIGIT * scale:
+                if gap <= CLOSE * best + max(LAST_DIGIT, self.sides[0].inside.narrow) * scale:
                     found.append(one)
             self._found[key] = tuple(found)
         return self._found[key]
@@ -225,7 +252,7 @@ class Likes:
         one, two = (np.squeeze(value.numpy()) for value in values if value is not None)
         if not 1 < one.ndim <= MOST_AXES or sorted(one.shape) != sorted(two.shape):
             return False
-        tolerance = Tolerance(mode="auto", predicted=self.sides[0].inside.noise.get(base))
+        tolerance = self.sides[0].inside.tolerance(base)
         if not math.isfinite(_apart(np.sort(one, axis=None), np.sort(two, axis=None), tolerance)):
             return False
         return any(
@@ -245,7 +272,7 @@ class Likes:
         one, two = left.array(base), right.array(raw)
         if one.size != two.size:
             one, two = left.once(base), right.once(raw)
-        tolerance = Tolerance(mode="auto", predicted=left.inside.noise.get(base))
+        tolerance = left.inside.tolerance(base)
         found = _apart(one, two, tolerance)
         if math.isfinite(found):
             return found

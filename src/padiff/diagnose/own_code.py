@@ -8,13 +8,14 @@ has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
-from padiff.records import Array, Slot
+from padiff.diagnose.spelled_out import is_whole, spelled_out
+from padiff.records import Slot
 
 MASKING = frozenset({"add", "masked_fill", "where"})
 
@@ -39,7 +40,22 @@ class Culprit:
 
 
 def first_op(base: Inside, raw: Inside) -> Culprit:
-    """Where the accused tensors start to differ, in forward."""
+    """Where the accused tensors start to differ, in forward; what one side alone does in one op is spelled out."""
+    found = closer = _first_of(base, raw)
+    spelled = None if _one_for_another(found) else spelled_out((base, raw), found.unlike)
+    while spelled is not None:
+        closer = _first_of(*spelled)
+        found = closer if closer.found else found
+        spelled = spelled_out(spelled, closer.unlike)
+    return found
+
+
+def _one_for_another(culprit: Culprit) -> bool:
+    """Whether one op stands in the place of another as a whole: an activation, a norm."""
+    return all(event is not None and is_whole(event) for event in (culprit.base, culprit.raw))
+
+
+def _first_of(base: Inside, raw: Inside) -> Culprit:
     likes = Likes(Side(base), Side(raw))
     accused = (base.accused, raw.accused)
     bad = _both_unlike(likes, accused)
@@ -57,8 +73,9 @@ def _to_no_effect(likes: Likes, culprit: Culprit) -> Culprit:
     for event in side.inside.events:
         if event.thing != done.thing or event.child or len(event.call.inputs) != len(done.call.inputs):
             continue
+        made = {other for slot in event.call.outputs for other in likes.like(lacking, slot.tensor)}
         passed = [slot.tensor for slot in event.call.inputs if slot.tensor in given]
-        if any(side.passes_on(event, tensor) for tensor in passed):
+        if any(made & set(likes.like(lacking, tensor)) for tensor in passed):
             return Culprit(event, done) if lacking == 0 else Culprit(done, event)
     return culprit
 
@@ -137,7 +154,7 @@ def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit
     """Where a side lacks an op and nothing comes after: what it does with what the other moves, or what makes the
     tensor that differs."""
     base, raw = (
-        _goes_on(likes, side, (culprit.raw, culprit.base)[side])
+        _goes_on(likes, side, (culprit.raw, culprit.base)[side], accused[side])
         or (None if one is None or one.child or one.moving else one)
         for side, one in enumerate(_makers(likes, accused))
     )
@@ -148,14 +165,19 @@ def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit
     return culprit
 
 
-def _goes_on(likes: Likes, side: int, moved: Event | None) -> Event | None:
-    """What a side does with the tensor that the other only moves elsewhere."""
+def _goes_on(likes: Likes, side: int, moved: Event | None, accused: int) -> Event | None:
+    """The first thing that a side does, on the way to the accused tensor, with what the other only moves elsewhere."""
     if moved is None or not moved.moving or len(moved.call.inputs) != 1:
         return None
-    users = [
-        user for one in likes.of(1 - side, moved.call.inputs[0].tensor) for user in likes.sides[side].users.get(one, [])
-    ]
-    return next((user for user in users if not user.child), None)
+    own, like = likes.sides[side], set(likes.of(1 - side, moved.call.inputs[0].tensor))
+    found: Event | None = None
+    todo = [accused]
+    for tensor in todo:  # grows
+        maker = own.maker.get(tensor)
+        given = [] if maker is None or maker.child else [slot.tensor for slot in maker.call.inputs]
+        found = maker if like.intersection(given) else found
+        todo += [one for one in given if one not in todo]
+    return found
 
 
 def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], bad: Sequence[Event]) -> Event | None:
@@ -303,7 +325,7 @@ def _comes_later(likes: Likes, side: int, event: Event, others: Sequence[Event])
 def _sort(side: Side, event: Event) -> tuple[str, int]:
     """What an op does, and with how many tensors; masking is one thing, however it is written."""
     given = event.call.inputs
-    if event.thing in MASKING and any(slot.tensor in side.constants for slot in given):
+    if event.thing in MASKING and any(slot.tensor in side.constants or side.masks(slot.tensor) for slot in given):
         return "mask", 2
     return event.thing, len(given)
 
@@ -320,56 +342,3 @@ def _after(side: Side, event: Event) -> set[tuple[str, int]]:
                     seen.add(id(user))
                     todo.append(user)
     return found
-
-
-def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Array], bool]) -> Culprit:
-    """The op whose outputs' gradients agree and whose inputs' don't, or which one side does not follow."""
-    sides = (Side(base), Side(raw))
-    likes = Likes(*sides)
-
-    def differs(slot: Slot) -> bool | None:
-        """None where there is nothing to hold it against."""
-        like = next((one for one in likes.of(1, slot.tensor)), None)
-        if like is None:
-            return None
-        expected, found = base.gradients.get(like), raw.gradients.get(slot.tensor)
-        if expected is None or found is None:
-            return None if expected is None and found is None else True
-        return not agree(expected.numpy(), found.numpy())
-
-    for side in (1, 0):
-        stopped = _stopped(side, likes, sides)
-        if stopped is not None:
-            return stopped
-    for event in reversed(raw.events):
-        if event.child or any(differs(slot) for slot in event.call.outputs):
-            continue
-        if any(differs(slot) for slot in event.call.inputs if slot.tracked):
-            like = next((one for slot in event.call.outputs for one in likes.of(1, slot.tensor)), None)
-            partner = None if like is None else sides[0].maker.get(like)
-            return Culprit(None if partner is None or partner.child else partner, event)
-    return Culprit(None, None)
-
-
-def _stopped(side: int, likes: Likes, sides: tuple[Side, Side]) -> Culprit | None:
-    """An op that one side does not follow, and the other's that makes the same."""
-    other = sides[1 - side]
-    for event in sides[side].inside.events:
-        if event.child or not any(given.tracked for given in event.call.inputs):
-            continue
-        for slot in event.call.outputs:
-            like = next((one for one in likes.of(side, slot.tensor) if _tracked(other, one)), None)
-            if like is None or slot.tracked:
-                continue
-            partner = other.maker.get(like)
-            following = partner if partner is not None and partner.thing != event.thing else None
-            pair = (None if following is not None else partner, event)
-            if side == 1:
-                return Culprit(*pair, base_next=following, stopped="raw")
-            return Culprit(*pair[::-1], raw_next=following, stopped="base")
-    return None
-
-
-def _tracked(side: Side, tensor: int) -> bool:
-    slots = [slot for event in side.inside.events for slot in (*event.call.inputs, *event.call.outputs)]
-    return any(slot.tensor == tensor and slot.tracked for slot in slots)

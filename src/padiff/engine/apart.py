@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from padiff.align import CallPairing, pair_modules
+from padiff.capture.one_step import Arguments
 from padiff.capture.perturb import spacing_of
-from padiff.capture.session import Arguments
 from padiff.compare.arrays import missing
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.capture.feeding import Feed, Feeder
@@ -16,11 +17,12 @@ from padiff.compare.measure import rms_gap
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside
-from padiff.diagnose.own_code import Culprit, first_op, first_op_in_backward
+from padiff.diagnose.own_backward import first_op_in_backward
+from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
-from padiff.frameworks.lookup import class_of
+from padiff.frameworks.lookup import has_code
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     FIRST_OP,
@@ -133,23 +135,62 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     ]
     if not any(not event.child for events in sides for event in events):
         return None
+    if not all(code or events for code, events in zip(coded, sides, strict=True)):
+        return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
         _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
         if scenes.recorded is None
         else dict(scenes.recorded.noise)
     )
+    narrow = scenes.job.tolerance.narrow
     for accused in suspects:
         insides = [
-            Inside(tuple(events), tensor, seen.call.inputs, seen.gradients, noise if side == 0 else {}, seen.call.path)
+            Inside(
+                tuple(events),
+                tensor,
+                seen.call.inputs,
+                seen.gradients,
+                noise if side == 0 else {},
+                seen.call.path,
+                narrow,
+            )
             for side, (events, tensor, seen) in enumerate(zip(sides, accused, (base, raw), strict=True))
             if seen.call is not None
         ]
         if backward:
-            return first_op_in_backward(insides[0], insides[1], _gradients_agree)
+            return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow))
         culprit = first_op(insides[0], insides[1])
         if culprit.found:
-            return culprit
+            return _of_a_child(culprit, (base, raw))
     return culprit
+
+
+def _of_a_child(culprit: Culprit, seen: tuple[_Seen, _Seen]) -> Culprit:
+    """An op that one side lacks, in the code of a child that it does not call at all: the child is what it lacks."""
+    side = 0 if culprit.raw is None else 1
+    event = (culprit.base, culprit.raw)[side]
+    if event is None or culprit.likes is None or (culprit.base is not None and culprit.raw is not None):
+        return culprit
+    calls = {call.index: call for call in seen[side].children}
+    index = event.call.parent if event.call.is_op else event.call.index
+    while index in calls and calls[index].parent in calls:
+        index = calls[index].parent
+    if index not in calls:
+        return culprit
+    child = calls[index]
+    events = culprit.likes.sides[side].inside.events
+    inside = [one for one in events if not one.moving and _lies_in(one.call, index, calls)]
+    if any(culprit.likes.of(side, slot.tensor) for one in inside for slot in one.call.outputs):
+        return culprit
+    whole = replace(event, call=child, thing=child.kind.lower(), part="")
+    return replace(culprit, base=whole) if side == 0 else replace(culprit, raw=whole)
+
+
+def _lies_in(call: Call, index: int, calls: Mapping[int, Call]) -> bool:
+    own = call.parent if call.is_op else call.index
+    while own != index and own in calls:
+        own = calls[own].parent
+    return own == index
 
 
 def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
@@ -161,11 +202,11 @@ def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
 
 def _has_code(live: LiveTree, node: int) -> bool:
     """Whether a module's class is not the framework's own."""
-    return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
+    return has_code(live.adapter, live.modules[node])
 
 
-def _gradients_agree(base: Array, raw: Array) -> bool:
-    return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True), gradients=True)
+def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
+    return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True, narrow=narrow), gradients=True)
 
 
 def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
@@ -248,9 +289,10 @@ def _events(
     for op in _ops(seen):
         thing = same_thing(op.kind)
         found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in free)))
+    around = {call.parent for call in seen.children}
     for call in seen.children:
-        if call.index in inside and call.ops:
-            continue  # its own ops stand for it
+        if call.index in inside and (call.ops or call.index in around):
+            continue  # what happens in it stands for it
         node = tree.nodes[call.node]
         event = Event(call, node.layer or node.kind.lower(), child=call.index in alone)
         found.append(((call.index, 1, 0), event))
@@ -294,15 +336,18 @@ def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tupl
         left, right = (call.inputs if given else call.outputs for call in (told[0], told[1]))
     pairs, _, _ = pair_slots(left, right, loosely=False)
     name = fault.comparison.name
-    found = [pair for pair in pairs if _differs(*pair)]
-    found.sort(key=lambda pair: (pair[1].name or pair[0].name) != name)
-    return [(one.tensor, other.tensor) for one, other in found or pairs[:1]]
+    told_on = [pair for pair in pairs if (pair[1].name or pair[0].name) == name]
+    narrow = scenes.job.tolerance.narrow
+    found = [pair for pair in pairs if pair not in told_on and _differs(*pair, narrow)]
+    if found and told_on and not _differs(*told_on[0], narrow):
+        found, told_on = [*found, *told_on], []
+    return [(one.tensor, other.tensor) for one, other in [*told_on, *found] or pairs[:1]]
 
 
-def _differs(one: Slot, other: Slot) -> bool:
+def _differs(one: Slot, other: Slot, narrow: float) -> bool:
     if one.value.overwritten or other.value.overwritten:
         return False
-    return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto"))
+    return not agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto", narrow=narrow))
 
 
 def _direct(fault: Fault, scenes: Scenes) -> int:
@@ -310,7 +355,7 @@ def _direct(fault: Fault, scenes: Scenes) -> int:
     assert fault.after is not None
     parents = {call.index: call.parent for call in scenes.found.calls}
     own = _own(scenes.found.calls, fault.raw.index, set(scenes.pairs))
-    index = fault.after.index
+    index = fault.comparison.raw_call if fault.comparison.raw_call in parents else fault.after.index
     while index in parents and parents[index] not in own:
         index = parents[index]
     return index
@@ -333,5 +378,7 @@ def _named(divergence: Divergence, culprit: Culprit, coded: tuple[bool, bool]) -
         "" if culprit.raw is None else culprit.raw.call.kind,
         stacks[0][-1] if stacks[0] else None,
         stacks[1][-1] if stacks[1] else None,
+        "" if culprit.base is None else culprit.base.part,
+        "" if culprit.raw is None else culprit.raw.part,
     )
     return replace(divergence, op=pair, source=(stacks[0], stacks[1]))

@@ -17,11 +17,12 @@ import numpy as np
 
 from padiff.capture.draws import Listener
 from padiff.capture.held import HostValue
+from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.recorder import Observer
 from padiff.capture.replay import Replay, itself
-from padiff.capture.session import Arguments, Session
+from padiff.capture.session import Session
 from padiff.capture.state import random_state, saved_buffers
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.calibrate import UNBELIEVABLE

@@ -216,7 +216,7 @@ class Running:
         """What the model was given, tensors by their numbers in the trace."""
 
         def number(leaf: Any) -> Any:
-            return Seen(self._recorder.number_of(leaf)) if self._adapter.is_tensor(leaf) else leaf
+            return Seen(self._recorder.tensors.number_of(leaf)) if self._adapter.is_tensor(leaf) else leaf
 
         return tuple(map_leaves(arg, number) for arg in args), {k: map_leaves(v, number) for k, v in kwargs.items()}
 

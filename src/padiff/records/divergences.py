@@ -56,13 +56,23 @@ class OpPair(PlainData):
     base_line: SourceLine | None = None
     """The user's line that calls it; of a side that has none, the line before which it is missing."""
     raw_line: SourceLine | None = None
+    base_part: str = ""
+    """Which step it is, of an op that does at once what the other side does step by step: the scale of an attention."""
+    raw_part: str = ""
+
+    @property
+    def what(self) -> str:
+        """What it is: an op, or a module that only one side calls."""
+        return "op" if "." in (self.base or self.raw) else "module"
 
     def __str__(self) -> str:
+        base = f"{self.base} (its {self.base_part})" if self.base_part else self.base
+        raw = f"{self.raw} (its {self.raw_part})" if self.raw_part else self.raw
         if not self.raw:
-            return f"{self.base}, which raw does not do"
+            return f"{base}, which raw does not do"
         if not self.base:
-            return f"{self.raw}, which base does not do"
-        return self.base if self.base == self.raw else f"{self.base} vs {self.raw}"
+            return f"{raw}, which base does not do"
+        return base if base == raw else f"{base} vs {raw}"
 
 
 @dataclass(frozen=True)
@@ -143,4 +153,4 @@ class Divergence(PlainData):
             return []
         sides = (("base", self.op.base_line), ("raw", self.op.raw_line))
         where = [f"  {side} {line.file}:{line.line}  {line.text}" for side, line in sides if line is not None]
-        return [f"it starts with the op {self.op}", *where]
+        return [f"it starts with the {self.op.what} {self.op}", *where]

@@ -12,6 +12,9 @@ from padiff.diagnose.causes.ratios import readings, told
 from padiff.diagnose.causes.trial import Trial, factor, gap, plain, rms
 from padiff.records import Array, Cause
 
+LEFT_OUT = -1e3
+"""What is added to scores that are to be left out is less."""
+
 
 def scale(trial: Trial) -> Iterator[Cause]:
     """Raw's tensor is base's times one number."""
@@ -110,19 +113,20 @@ def channel_scale(trial: Trial) -> Iterator[Cause]:
     weights = [(f"base's {name}", w) for name, w in trial.base_weights.items()]
     for name, weight in weights:
         for axis, length in enumerate(trial.expected.shape):
-            if weight.size != length or length < 2 or np.any(weight == 0):
+            if weight.size != length or length < 2:
                 continue
             shape = [1] * trial.expected.ndim
             shape[axis] = -1
             vector = weight.reshape(shape)
             if float(weight.std()) <= 1e-6 * rms(weight):
                 continue
-            if trial.repairs(trial.found * vector):
-                yield Cause("missing weight", f"raw's values times {name} agree with base's", 0.94)
-                return
-            if trial.repairs(trial.found / vector):
-                yield Cause("extra weight", f"raw's values divided by {name} agree with base's", 0.94)
-                return
+            for by, words in ((vector, name), (1 + vector, f"1 + {name}")):  # some norms keep their weights about zero
+                if trial.repairs(trial.found * by):
+                    yield Cause("missing weight", f"raw's values times {words} agree with base's", 0.94)
+                    return
+                if not np.any(by == 0) and trial.repairs(trial.found / by):
+                    yield Cause("extra weight", f"raw's values divided by {words} agree with base's", 0.94)
+                    return
 
 
 def residual(trial: Trial) -> Iterator[Cause]:
@@ -141,12 +145,15 @@ def residual(trial: Trial) -> Iterator[Cause]:
             share = float(round(share))
         if not trial.repairs(trial.found + share * tensor):
             continue
-        yield _named_residual(trial, name, share)
+        yield _named_residual(trial, name, share, tensor)
         return
 
 
-def _named_residual(trial: Trial, name: str, share: float) -> Cause:
+def _named_residual(trial: Trial, name: str, share: float, tensor: Array) -> Cause:
     noun = "residual" if name not in trial.base_weights else name
+    if share in (1.0, -1.0) and leaves_out(tensor):
+        side = "base" if share == 1.0 else "raw"
+        return Cause("mask", f"{side} adds {_owned(trial, name)}, a mask, and the other side does not", 0.95)
     if share == 1.0:
         return Cause(f"missing {noun}", f"raw's values plus {_owned(trial, name)} agree with base's", 0.94)
     if share == -1.0:
@@ -154,6 +161,11 @@ def _named_residual(trial: Trial, name: str, share: float) -> Cause:
     known = 0.88 if readings(trial, share) else 0.7
     text = f"raw's values plus {told(trial, share)} times {_owned(trial, name)} agree with base's"
     return Cause("residual scale" if noun == "residual" else f"scale of {noun}", text, known)
+
+
+def leaves_out(tensor: Array) -> bool:
+    """Whether it leaves out what it is added to in some places, and nothing elsewhere."""
+    return bool(np.any(tensor == 0) and np.any(tensor < 0) and np.all((tensor == 0) | (tensor < LEFT_OUT)))
 
 
 def _owned(trial: Trial, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -97,6 +98,9 @@ ALIKE: tuple[Finder, ...] = (
 )
 """Asked where both tensors have one shape and are finite."""
 
+SPREAD: tuple[Finder, ...] = (arithmetic.residual, arithmetic.another_residual, arithmetic.operands)
+"""Asked where the shapes differ and one tensor can be repeated to the shape of the other."""
+
 _MOST = 6
 
 FORGIVEN: tuple[type[Exception], ...] = (Exception,)
@@ -110,7 +114,22 @@ def explain(scene: Scene) -> tuple[Cause, ...]:
     with np.errstate(all="ignore"):  # a hypothesis may divide by zero and be wrong
         trial = Trial(scene)
         found = [cause for finder in _asked(trial) for cause in _answers(finder, trial)]
+        wide = None if trial.same_shape or not trial.finite else _spread(scene)
+        if wide is not None:
+            found += [cause for finder in SPREAD for cause in _answers(finder, wide)]
     return merged(found)
+
+
+def _spread(scene: Scene) -> Trial | None:
+    """Both tensors in one shape, where one of them is only repeated for it: what is added to it may be missing."""
+    if scene.expected.ndim != scene.found.ndim or not scene.expected.size or not scene.found.size:
+        return None
+    try:
+        shape = np.broadcast_shapes(scene.expected.shape, scene.found.shape)
+    except ValueError:
+        return None
+    expected, found = (np.ascontiguousarray(np.broadcast_to(one, shape)) for one in (scene.expected, scene.found))
+    return Trial(replace(scene, expected=expected, found=found))
 
 
 def _answers(finder: Finder, trial: Trial) -> Iterator[Cause]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from padiff.compare.layouts import agree_in_any_layout
+from padiff.diagnose.causes.arithmetic import leaves_out
 from padiff.diagnose.causes.explain import explain
 from padiff.diagnose.causes.settings import NAMES, same_setting
 from padiff.diagnose.likes import Event, Likes
@@ -49,6 +53,8 @@ BY_THING = {
 } | dict.fromkeys(REDUCTIONS, "axis")
 """What another value means where the argument's own name says little."""
 WORDLESS = frozenset({"value", "other", "input", "self", "key", "index", "dims", "dim0", "dim1", "size", "diagonal"})
+MOST_MASK = 1 << 20
+"""Elements of a tensor that is asked whether it is a mask."""
 _SILENT = frozenset(
     {"name", "out", "device", "inplace", "stacklevel", "_stacklevel", "training", "align_mode", "layout"}
 )
@@ -127,11 +133,23 @@ def _told(culprit: Culprit) -> Iterator[Cause]:
     elif base is not None and raw is not None:
         yield from _both(likes, base, raw)
     elif base is not None:
-        text = f"base does {base.call.kind}{_line(base)}, and raw goes on without it"
-        yield Cause(_lack(base, "missing"), text, 0.88)
+        yield _by_number(base, "base") or Cause(
+            _lack(base, "missing"), f"base does {base.words}{_line(base)}, and raw goes on without it", 0.88
+        )
     elif raw is not None:
-        text = f"raw does {raw.call.kind}{_line(raw)}, which base does not do"
-        yield Cause(_lack(raw, "extra"), text, 0.88)
+        yield _by_number(raw, "raw") or Cause(
+            _lack(raw, "extra"), f"raw does {raw.words}{_line(raw)}, which base does not do", 0.88
+        )
+
+
+def _by_number(event: Event, side: str) -> Cause | None:
+    """An op with a number, which only one side does."""
+    numbers = [value for _, value in event.call.options if type(value) in (int, float)]
+    words = {"mul": "multiplies by", "div": "divides by", "add": "adds", "sub": "subtracts"}.get(event.thing)
+    if words is None or len(numbers) != 1 or len(event.call.options) != 1 or len(event.call.inputs) != 1:
+        return None
+    name = "scale" if event.thing in ("mul", "div") else "offset"
+    return Cause(name, f"{side} {words} {numbers[0]:.6g}{_line(event)}, and the other side does not", 0.9)
 
 
 def _module(likes: Likes, side: int, event: Event | None) -> str:
@@ -151,14 +169,28 @@ def _lack(event: Event, word: str) -> str:
         return f"{word} norm"
     if event.thing == "dropout":
         return "dropout"
-    if event.thing in ("masked_fill", "tril", "triu"):
+    if event.thing in ("masked_fill", "tril", "triu") or any(_is_mask(event, slot) for slot in event.call.inputs):
         return "mask"
     return "left out" if word == "missing" else "extra op"
 
 
+def _is_mask(event: Event, slot: Slot) -> bool:
+    """Whether an op is given it to leave out some of what else it is given."""
+    if event.thing not in ("add", "mul") or slot.value.overwritten or math.prod(slot.value.shape) > MOST_MASK:
+        return False
+    array = slot.value.numpy()
+    if array.dtype.kind == "b":
+        return True
+    if array.dtype.kind != "f" or array.size < 2:
+        return False
+    if event.thing == "add":
+        return leaves_out(array)
+    return bool(np.any(array == 0) and np.any(array == 1) and np.all((array == 0) | (array == 1)))
+
+
 def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
     if base.thing != raw.thing:
-        text = f"base does {base.call.kind} where raw does {raw.call.kind}"
+        text = f"base does {base.words} where raw does {raw.words}"
         yield Cause(_change(base.thing, raw.thing), text, 0.8)
         return
     ours, theirs = base.call.inputs, raw.call.inputs
@@ -169,23 +201,39 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         yield from _options(base, raw)
         shapes = next(((a, b) for a, b in zip(_shapes(ours), _shapes(theirs), strict=True) if a != b), None)
         if shapes is not None:
-            text = f"{base.call.kind} is given the same numbers as {shapes[0]} in base and as {shapes[1]} in raw"
+            text = f"{base.words} is given the same numbers as {shapes[0]} in base and as {shapes[1]} in raw"
             yield Cause("head order" if base.thing == "split" else "shape", text, 0.85)
         return
     mine = [set(likes.of(0, slot.tensor)) for slot in ours]
     if len(ours) == len(theirs) and all(any(slot.tensor in same for same in mine) for slot in theirs):
         name = "order" if base.thing in ("cat", "stack") else "operands"
-        yield Cause(name, f"{base.call.kind} is given the same tensors in another order", 0.9)
+        yield Cause(name, f"{base.words} is given the same tensors in another order", 0.9)
+        return
+    number = _number_before(likes, 0, base, raw) or _number_before(likes, 1, raw, base)
+    if number is not None:
+        yield number
         return
     told = [_names(likes, side, event) for side, event in ((0, base), (1, raw))]
     if told[0] != told[1]:
-        yield Cause("operands", f"base gives {base.call.kind} {told[0]}, raw {told[1]}", 0.7, tested=False)
+        yield Cause("operands", f"base gives {base.words} {told[0]}, raw {told[1]}", 0.7, tested=False)
         return
     for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         moves = [_moves(likes, side, slot.tensor) for side, slot in ((0, one), (1, other))]
         if other.tensor not in likes.of(0, one.tensor) and moves[0] != moves[1]:
             yield _moved(_name(likes, 0, ours[place].tensor), *moves)
             return
+
+
+def _number_before(likes: Likes, side: int, event: Event, other: Event) -> Cause | None:
+    """What one side's op is given is what the other's is, but for a number."""
+    theirs = {slot.tensor for slot in other.call.inputs}
+    for slot in event.call.inputs:
+        maker = likes.sides[side].maker.get(slot.tensor)
+        if maker is None or maker.child or len(maker.call.inputs) != 1:
+            continue
+        if theirs & set(likes.of(side, maker.call.inputs[0].tensor)):
+            return _by_number(maker, ("base", "raw")[side])
+    return None
 
 
 def _shapes(slots: tuple[Slot, ...]) -> list[list[int]]:

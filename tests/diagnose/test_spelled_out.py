@@ -1,0 +1,231 @@
+"""What one side does in one op and the other step by step: the step that differs is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+
+import padiff
+from padiff.align import same_thing
+from padiff.capture.held import HostValue
+from padiff.diagnose.likes import Event, Inside
+from padiff.diagnose.spelled_out import spelled_out
+from padiff.records import Call, Slot
+from tests.twins import PAIRS
+
+RANDOM = np.random.RandomState(0)
+F, P = torch.nn.functional, paddle.nn.functional
+
+
+def numbers(*shape: int) -> Any:
+    return RANDOM.randn(*shape).astype("float32")
+
+
+QUERY, KEY, VALUE = numbers(2, 4, 5, 6), numbers(2, 2, 7, 6), numbers(2, 2, 7, 6)
+WHOLE = numbers(2, 4, 7, 6), numbers(2, 4, 7, 6), numbers(2, 4, 7, 6)
+KEPT = np.tri(5, 7, dtype=bool)
+X, WEIGHT, BIAS, MATRIX = numbers(3, 8), numbers(8), numbers(8), numbers(8, 8)
+
+
+def of_torch(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    return function(
+        *(torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in given), **options
+    ).numpy()
+
+
+def of_paddle(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    return function(*map(paddle.to_tensor, given), **options).numpy()
+
+
+SHAPE = {"normalized_shape": (8,)}
+ADDED = np.where(KEPT, 0, -1e9).astype("float32")
+TURNED = tuple(np.ascontiguousarray(one.swapaxes(1, 2)) for one in WHOLE)
+ATTEND, NORM = F.scaled_dot_product_attention, F.layer_norm
+OPS: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
+    ("torch", (QUERY, KEY, VALUE, KEPT), {}, of_torch(ATTEND, QUERY, KEY, VALUE, KEPT, enable_gqa=True)),
+    ("torch", (QUERY, KEY, VALUE, ADDED), {"scale": 0.3},
+     of_torch(ATTEND, QUERY, KEY, VALUE, ADDED, enable_gqa=True, scale=0.3)),
+    ("torch", WHOLE, {"is_causal": True}, of_torch(ATTEND, *WHOLE, is_causal=True)),
+    ("paddle", TURNED, {"is_causal": True}, of_paddle(P.scaled_dot_product_attention, *TURNED, is_causal=True)),
+    ("torch.layer_norm", (X, WEIGHT, BIAS), {**SHAPE, "eps": 1e-3}, of_torch(NORM, X, (8,), WEIGHT, BIAS, 1e-3)),
+    ("torch.layer_norm", (X,), SHAPE, of_torch(NORM, X, (8,))),
+    ("torch.layer_norm", (X, BIAS), {**SHAPE, "weight": None}, of_torch(NORM, X, (8,), None, BIAS)),
+    ("torch.rms_norm", (X, WEIGHT), SHAPE, of_torch(F.rms_norm, X, (8,), WEIGHT)),
+    ("torch.linear", (X, MATRIX, BIAS), {}, of_torch(F.linear, X, MATRIX, BIAS)),
+    ("paddle.linear", (X, MATRIX, BIAS), {}, of_paddle(P.linear, X, MATRIX, BIAS)),
+    ("torch.gelu", (X,), {}, of_torch(F.gelu, X)),
+    ("torch.gelu", (X,), {"approximate": "tanh"}, of_torch(F.gelu, X, approximate="tanh")),
+    ("paddle.gelu", (X,), {"approximate": True}, of_paddle(P.gelu, X, approximate=True)),
+    ("torch.silu", (X,), {}, of_torch(F.silu, X)),
+    ("paddle.swish", (X,), {}, of_paddle(P.swish, X)),
+    ("paddle.swiglu", (X,), {}, of_paddle(P.swiglu, X)),
+    ("paddle.swiglu", (X, X + 1), {}, of_paddle(P.swiglu, X, X + 1)),
+    ("torch.softmax", (X,), {"dim": 0}, of_torch(F.softmax, X, dim=0)),
+    ("torch.normalize", (X,), {}, of_torch(F.normalize, X)),
+]  # fmt: skip
+"""Framework and op (attention, if none is named), its tensors, what else it is given, what it returns."""
+
+
+def event_of(kind: str, tensors: tuple[Any, ...], options: dict[str, Any], returned: Any) -> Event:
+    slots = tuple(Slot(str(n), n, HostValue(one)) for n, one in enumerate(tensors))
+    made = (Slot("", 99, HostValue(returned)),)
+    return Event(Call(0, -1, 0, "", kind, 0, slots, made, options=tuple(options.items())), same_thing(kind))
+
+
+@pytest.mark.parametrize(("op", "tensors", "options", "returned"), OPS)
+def test_the_steps_lead_to_what_the_op_returns(
+    op: str, tensors: tuple[Any, ...], options: dict[str, Any], returned: Any
+) -> None:
+    framework, _, name = op.partition(".")
+    kind = f"{framework}.nn.functional.{name or 'scaled_dot_product_attention'}"
+    event = event_of(kind, tensors, options, returned)
+    found = spelled_out((Inside((event,), 99), Inside((), 99)), ((event,), ()))
+    assert found is not None
+    steps = found[0].events
+    assert len(steps) > 1
+    assert steps[-1].call.outputs == event.call.outputs
+    assert all(step.part for step in steps)
+
+
+def test_steps_that_lead_elsewhere_are_not_taken() -> None:
+    event = event_of("torch.nn.functional.silu", (X,), {}, X * 1.01)
+    assert spelled_out((Inside((event,), 99), Inside((), 99)), ((event,), ())) is None
+
+
+# ------------------------------------------------------------------ attention and a norm, in one op here, in many there
+
+
+class TorchFused(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.o, self.norm = (*(torch.nn.Linear(8, 8) for _ in range(3)), torch.nn.LayerNorm(8))
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        q, k = (part(x).view(2, 5, 2, 4).transpose(1, 2) for part in (self.q, self.k))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True)
+        return self.o(y.transpose(1, 2).reshape(2, 5, 8))
+
+
+class PaddleFused(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.o, self.norm = (*(paddle.nn.Linear(8, 8) for _ in range(3)), paddle.nn.LayerNorm(8))
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        q, k = (part(x).reshape([2, 5, 2, 4]) for part in (self.q, self.k))
+        y = paddle.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True)
+        return self.o(y.reshape([2, 5, 8]))
+
+
+class TorchNorm(torch.nn.Module):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.ones(8)), torch.nn.Parameter(torch.zeros(8))
+        self.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.pow(2).mean(-1, keepdim=True)
+        variance = variance + (1e-2 if self.bug == "eps" else 1e-5)
+        normal = centred / variance.sqrt()
+        return normal * self.weight + self.bias
+
+
+class PaddleNorm(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([8], default_initializer=paddle.nn.initializer.Constant(1.0))
+        self.bias = self.create_parameter([8], is_bias=True)
+        self.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        centred = x - x.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        variance = variance + (1e-2 if self.bug == "eps" else 1e-5)
+        normal = centred * variance.rsqrt()
+        return normal * self.weight + self.bias
+
+
+class TorchSpelled(torch.nn.Module):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.q, self.k, self.o, self.norm = (*(torch.nn.Linear(8, 8) for _ in range(3)), TorchNorm(bug))
+        self.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        q, k = (part(x).view(2, 5, 2, 4).transpose(1, 2) for part in (self.q, self.k))
+        scores = k @ q.transpose(-1, -2) if self.bug == "operands" else q @ k.transpose(-1, -2)
+        if self.bug != "scale":
+            scores = scores * (0.6 if self.bug == "factor" else 0.5)
+        mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        if self.bug != "mask":
+            scores = scores.masked_fill(mask, float("-inf"))
+        weights = torch.nn.functional.softmax(scores, -2 if self.bug == "axis" else -1)
+        y = weights @ (q if self.bug == "values" else k)
+        return self.o(y.transpose(1, 2).reshape(2, 5, 8))
+
+
+class PaddleSpelled(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.q, self.k, self.o, self.norm = (*(paddle.nn.Linear(8, 8) for _ in range(3)), PaddleNorm(bug))
+        self.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        q, k = (part(x).reshape([2, 5, 2, 4]).transpose([0, 2, 1, 3]) for part in (self.q, self.k))
+        scores = k @ q.transpose([0, 1, 3, 2]) if self.bug == "operands" else q @ k.transpose([0, 1, 3, 2])
+        if self.bug != "scale":
+            scores = scores * (0.6 if self.bug == "factor" else 0.5)
+        mask = paddle.triu(paddle.full([5, 5], -1e9), 1)
+        if self.bug != "mask":
+            scores = scores + mask
+        weights = paddle.nn.functional.softmax(scores, -2 if self.bug == "axis" else -1)
+        y = weights @ (q if self.bug == "values" else k)
+        return self.o(y.transpose([0, 2, 1, 3]).reshape([2, 5, 8]))
+
+
+FUSED = {"torch": TorchFused, "paddle": PaddleFused}
+SPELLED = {"torch": TorchSpelled, "paddle": PaddleSpelled}
+FOUND = {
+    "eps": ("norm", "eps", ("variance = variance + (1e-2",) * 2),
+    "operands": ("", "scores", ("scores = k @ q.transpose(-1", "scores = k @ q.transpose([0")),
+    "factor": ("", "scale", ("scores = scores * (0.6",) * 2),
+    "scale": ("", "scale", ("scores = scores.masked_fill", "scores = scores + mask")),
+    "mask": ("", "mask", ("weights = torch.nn", "weights = paddle.nn")),
+    "axis": ("", "softmax", ("weights = torch.nn", "weights = paddle.nn")),
+    "values": ("", "weighted sum", ("y = weights @ (q",) * 2),
+}
+"""Bug to its place, the step of base's op, and how raw's line begins, in torch and in paddle."""
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+@pytest.mark.parametrize("bug", list(FOUND))
+def test_the_line_that_differs_from_a_step_is_named(bug: str, base: str, raw: str) -> None:
+    found = padiff.compare(FUSED[base](), SPELLED[raw](bug), numbers(2, 5, 8)).divergence
+    path, part, lines = FOUND[bug]
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert (found.raw_path, found.phase, found.op.base_part) == (path, "forward", part)
+    assert found.op.raw_line.text.startswith(lines[raw == "paddle"])
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_the_other_way_round(base: str, raw: str) -> None:
+    found = padiff.compare(SPELLED[base]("factor"), FUSED[raw](), numbers(2, 5, 8)).divergence
+    assert found is not None and found.op is not None and found.op.base_line is not None
+    assert (found.op.raw_part, found.op.base_part) == ("scale", "")
+    assert found.op.base_line.text.startswith("scores = scores * (0.6")
+    assert str(found.op).endswith(f"vs {raw}.nn.functional.scaled_dot_product_attention (its scale)")
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_what_is_the_same_is_the_same(base: str, raw: str) -> None:
+    assert padiff.compare(FUSED[base](), SPELLED[raw](""), numbers(2, 5, 8)).aligned
