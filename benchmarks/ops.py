@@ -16,8 +16,9 @@ from benchmarks.cost import CASES, TOY
 from benchmarks.models import Pair, build
 from benchmarks.rows import Row, Target
 from benchmarks.runs import plain, seconds
+from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
-from padiff.capture.session import Arguments, Session
+from padiff.capture.session import Session
 from padiff.frameworks import adapter_named, module_tree
 
 PER_OP = Target("<= 6", "<= 6")

@@ -226,6 +226,63 @@ def test_a_child_that_is_given_another_shape_is_not_to_blame(side: str) -> None:
     assert found.causes[0].name == ("missing residual" if side == "raw" else "extra residual")
 
 
+# ------------------------------------------------------------------ modules that base lacks
+
+
+class Plain(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Times(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Any) -> Any:
+        return x * self.factor
+
+
+class WithIdentity(Plain):
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.extra = Times(factor)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(self.extra(torch.tanh(self.up(x))))
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.up, self.factor = torch.nn.Linear(WIDTH, WIDTH), factor
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(self.up(x)) * self.factor
+
+
+class WithWrapper(torch.nn.Module):
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.extra, self.down = Wrapped(factor), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(self.extra(x))
+
+
+@pytest.mark.parametrize("block", [WithIdentity, WithWrapper])
+def test_a_module_that_base_lacks_is_named_itself(block: Callable[..., torch.nn.Module]) -> None:
+    base = torch.nn.Sequential(Plain(), Plain())
+    assert padiff.compare(base, torch.nn.Sequential(block(), block()), batch(), progress=False).aligned
+    found = compared(base, torch.nn.Sequential(block(), block(1.1)))
+    assert (found.raw_path, found.phase) == ("1.extra", "forward")
+    assert "scale" in [cause.name for cause in found.causes]
+
+
 # ------------------------------------------------------------------ another framework
 
 

@@ -10,7 +10,8 @@ import torch
 from paddle.distributed.fleet.utils import recompute
 
 import padiff
-from padiff.capture.session import Arguments, Session
+from padiff.capture.one_step import Arguments
+from padiff.capture.session import Session
 from padiff.frameworks import adapter_named, module_tree
 from tests.twins import FRAMEWORKS, PAIRS, PaddleScaleGradient, TorchScaleGradient, after, batch, net, read
 

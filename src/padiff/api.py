@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from padiff.capture.session import check_arguments
+from padiff.capture.one_step import check_arguments
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.dumping import TraceWriter
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two

@@ -12,7 +12,8 @@ import pytest
 import torch
 from tests.twins import FRAMEWORKS, batch, net, read
 
-from padiff.capture.session import Arguments, Session
+from padiff.capture.one_step import Arguments
+from padiff.capture.session import Session
 from padiff.frameworks import adapter_named, module_tree
 from padiff.records import StepTrace
 

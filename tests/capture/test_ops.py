@@ -15,8 +15,9 @@ from tests.own_code import batch, model
 from tests.twins import FRAMEWORKS, read
 
 import padiff
+from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
-from padiff.capture.session import Arguments, Session
+from padiff.capture.session import Session
 from padiff.frameworks import adapter_named, module_tree
 from padiff.records import Call, StepTrace
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from padiff.capture.session import Arguments, Session
+from padiff.capture.one_step import Arguments
+from padiff.capture.session import Session
 from padiff.engine.dumping import TraceWriter
 from padiff.engine.stored import stored_noise, stored_tree, stored_usage
 from padiff.frameworks.registry import adapter_of_model

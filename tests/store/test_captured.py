@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from padiff.capture.session import Arguments, Session
+from padiff.capture.one_step import Arguments
+from padiff.capture.session import Session
 from padiff.frameworks.registry import adapter_of_model
 from padiff.frameworks.tree import module_tree
 from padiff.store import Dump, DumpWriter, Facts

@@ -15,7 +15,7 @@ from padiff.autodiff.log import count, say
 from padiff.autodiff.options import Options, read_call
 from padiff.autodiff.told import call_rules, weight_rules
 from padiff.autodiff.weights import carry_out, roles_line, say_left_out
-from padiff.capture.session import check_arguments
+from padiff.capture.one_step import check_arguments
 from padiff.engine.inputs import fresh_arguments, pair_of_dicts
 from padiff.engine.job import Job
 from padiff.engine.left_out import without

@@ -150,21 +150,20 @@ class FeedingRecorder(Recorder):
         return True
 
     def _enter_again(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        super()._enter_again(module, args, kwargs)
-        call = self._repeating[-1][1]
         given = [tensor for _, tensor in self._given_tensors(args, kwargs)]
+        call = self._again.begins(module, self._node_of[id(module)], given)
         fed = {} if call is None else self._fed_again(call, "input", call.inputs, given)
         self._given_again.append([(old, new, self._adapter.version(new)) for old, new in fed.values()])
         return _exchanged(fed, args, kwargs)
 
     def _leave_again(self, module: Any, output: Any) -> Any:
-        call = self._ends_again(module)
+        call = self._again.ends(module)
         for old, new in self._written(self._given_again.pop() if self._given_again else []):
             self._adapter.write(old, new)
         if call is None:
             return None
         made = [tensor for _, tensor in self._adapter.flatten(output)]
-        self._repeated(call.outputs, made)
+        self._again.tells(call.outputs, made)
         fed = self._fed_again(call, "output", call.outputs, made)
         return _in_place_of(fed, output) if fed else None
 

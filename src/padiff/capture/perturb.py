@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.capture.session import Arguments
+from padiff.capture.one_step import Arguments
 from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
-from padiff.records import Call
+from padiff.capture.held import Held
+from padiff.capture.seen_tensors import SeenTensors
+from padiff.frameworks import Adapter
+from padiff.records import Call, Slot
 
 _CHECKPOINTS = tuple(
     str(Path(*parts))
@@ -75,6 +80,76 @@ class Recomputation:
             if open_ones:
                 return max(open_ones)
         return None
+
+
+class SecondRun:
+    """What checkpoints' second runs tell of tensors whose gradients the first run did not follow."""
+
+    def __init__(self, adapter: Adapter, tensors: SeenTensors) -> None:
+        self._adapter, self._tensors = adapter, tensors
+        self.assumed: set[int] = set()
+        """Tensors of a checkpoint's first run, in which nothing is followed: the second one tells."""
+        self._followed: set[int] = set()
+        """Those of them that the second run followed."""
+        self._repeats = Recomputation()
+        self._open: list[tuple[Any, Call | None]] = []
+        """Calls that have begun and not ended, with the call they repeat."""
+
+    def may_repeat(self, index: int, node: int, inputs: Sequence[Slot]) -> None:
+        """A call of the first run has ended."""
+        if inputs:
+            value = inputs[0].value
+            self._repeats.remember(index, node, value.storage() if isinstance(value, Held) else None)
+
+    def starts(self, calls: Iterable[Call]) -> None:
+        """Backward begins."""
+        self._repeats.starts(calls)
+
+    def begins(self, module: Any, node: int, given: Sequence[Any]) -> Call | None:
+        """A call of a second run: which one it repeats, and the gradients of what it is given are told."""
+        call = self._repeats.repeated(node, self._adapter.storage(given[0]) if given else None)
+        self._open.append((module, call))
+        if call is not None:
+            self.tells(call.inputs, given)
+        return call
+
+    def ends(self, module: Any) -> Call | None:
+        """It has ended, or was left as soon as it had made what is needed."""
+        while self._open:
+            begun, call = self._open.pop()
+            if begun is module:
+                if call is not None and not self._adapter.grad_enabled():
+                    self._repeats.not_followed(call)
+                return call
+        return None
+
+    def tells(self, slots: Sequence[Slot], tensors: Sequence[Any]) -> None:
+        """Have the gradients told that the first run did not follow."""
+        for slot, tensor in zip(slots, tensors, strict=False):
+            if slot.tensor not in self.assumed or not self._adapter.requires_grad(tensor):
+                continue
+            self._followed.add(slot.tensor)
+            if slot.tensor not in self._tensors.hooked:
+                self._tensors.hook(slot.tensor, tensor)
+
+    def settled(self, calls: Iterable[Call]) -> tuple[Call, ...]:
+        """Calls with what is known, once backward has run, of the tensors that it followed."""
+        if not self.assumed:
+            return tuple(calls)
+        known = self._followed | (self._tensors.hooked.keys() - self.assumed)
+        return tuple(
+            replace(
+                call,
+                inputs=tuple(self._settled(slot, known) for slot in call.inputs),
+                outputs=tuple(self._settled(slot, known) for slot in call.outputs),
+            )
+            for call in calls
+        )
+
+    def _settled(self, slot: Slot, known: set[int]) -> Slot:
+        if slot.tensor not in self.assumed or slot.tracked == (slot.tensor in known):
+            return slot
+        return replace(slot, tracked=slot.tensor in known)
 
 
 def in_checkpoint() -> bool:

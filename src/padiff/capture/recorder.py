@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from padiff.capture.held import Held
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.op_records import Written
 from padiff.capture.ops import OpLog, WantedOps
-from padiff.capture.recomputing import Recomputation, in_custom_function
+from padiff.capture.recomputing import SecondRun, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.seen_tensors import SeenTensors
 from padiff.capture.tags import listening
@@ -102,13 +102,7 @@ class Recorder:
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
-        self._assumed: set[int] = set()
-        """Tensors of a checkpoint's first run, in which nothing is followed: the second one tells."""
-        self._followed: set[int] = set()
-        """Those of them that the second run followed."""
-        self._again = Recomputation()
-        self._repeating: list[tuple[Any, Call | None]] = []
-        """Calls of a second run that have begun and not ended, with the call they repeat."""
+        self._again = SecondRun(live.adapter, self.tensors)
         self._thread = threading.get_ident()
         self._lines = UserLines(live.adapter.package_folders())
         self._tagged: Counter[str] = Counter()
@@ -220,30 +214,15 @@ class Recorder:
     @property
     def plain_backward(self) -> bool:
         """Whether backward will only follow gradients: no checkpoint waits to run again, and the loss is not scaled."""
-        return not self._assumed and self.log.scale == 1.0
+        return not self._again.assumed and self.log.scale == 1.0
 
     def _repeats_matter(self) -> bool:
         """Whether anything is to be seen in a checkpoint's second run."""
-        return bool(self._assumed)
+        return bool(self._again.assumed)
 
     def seen(self) -> tuple[Call, ...]:
         """All calls; once backward has run, with what is known now of the tensors that it followed."""
-        if not self._assumed:
-            return tuple(self.calls)
-        known = self._followed | (self.tensors.hooked.keys() - self._assumed)
-        return tuple(
-            replace(
-                call,
-                inputs=tuple(self._settled(slot, known) for slot in call.inputs),
-                outputs=tuple(self._settled(slot, known) for slot in call.outputs),
-            )
-            for call in self.calls
-        )
-
-    def _settled(self, slot: Slot, known: set[int]) -> Slot:
-        if slot.tensor not in self._assumed or slot.tracked == (slot.tensor in known):
-            return slot
-        return replace(slot, tracked=slot.tensor in known)
+        return self._again.settled(self.calls)
 
     def raised_in(self) -> str | None:
         """After an exception, the path of the innermost module it left; None when none had begun."""
@@ -281,7 +260,8 @@ class Recorder:
         inside = (opened.first_tensor, self.tensors.count)
         outputs = tuple([self._slot(name, tensor) for name, tensor in self._adapter.flatten(output)])
         node = self._live.tree.nodes[opened.node]
-        self._remember(opened)
+        if self._repeats_matter():
+            self._again.may_repeat(opened.index, opened.node, opened.inputs)
         call = Call(
             index=opened.index,
             parent=parent.index,
@@ -447,7 +427,7 @@ class Recorder:
             if known.number not in tensors.hooked:
                 tensors.hook(known.number, tensor)
         elif tensors.followed and self._suspended() and self._floating(tensor):
-            self._assumed.add(known.number)
+            self._again.assumed.add(known.number)
             tracked = True
         return Slot(name, known.number, known, tracked)
 
@@ -460,46 +440,18 @@ class Recorder:
 
     # --- a checkpoint's second run
 
-    def _remember(self, opened: _Open) -> None:
-        if opened.inputs and self._repeats_matter():
-            value = opened.inputs[0].value
-            self._again.remember(opened.index, opened.node, value.storage() if isinstance(value, Held) else None)
-
     def _enter_again(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = [tensor for _, tensor in self._given_tensors(args, kwargs)]
-        storage = self._adapter.storage(given[0]) if given else None
-        call = self._again.repeated(self._node_of[id(module)], storage)
-        self._repeating.append((module, call))
-        if call is not None:
-            self._repeated(call.inputs, given)
+        self._again.begins(module, self._node_of[id(module)], given)
 
     def _leave_again(self, module: Any, output: Any) -> Any:
-        call = self._ends_again(module)
+        call = self._again.ends(module)
         if call is not None:
-            self._repeated(call.outputs, [tensor for _, tensor in self._adapter.flatten(output)])
+            self._again.tells(call.outputs, [tensor for _, tensor in self._adapter.flatten(output)])
         return None
 
     def _fail_again(self, module: Any) -> None:
-        """A second run may be left as soon as it has made what is needed."""
-        self._ends_again(module)
-
-    def _ends_again(self, module: Any) -> Call | None:
-        while self._repeating:
-            begun, call = self._repeating.pop()
-            if begun is module:
-                if call is not None and not self._adapter.grad_enabled():
-                    self._again.not_followed(call)
-                return call
-        return None
-
-    def _repeated(self, slots: tuple[Slot, ...], tensors: list[Any]) -> None:
-        """Have the gradients told that the first run did not follow."""
-        for slot, tensor in zip(slots, tensors, strict=False):
-            if slot.tensor not in self._assumed or not self._adapter.requires_grad(tensor):
-                continue
-            self._followed.add(slot.tensor)
-            if slot.tensor not in self.tensors.hooked:
-                self.tensors.hook(slot.tensor, tensor)
+        self._again.ends(module)
 
     def _live_tensor(self, value: Value) -> Any | None:
         """The framework's tensor behind a value of a slot; None where only a copy is left."""

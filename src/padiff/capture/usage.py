@@ -10,7 +10,7 @@ from typing import Any
 
 from padiff.capture.draws import Steady
 from padiff.capture.lines import call_model
-from padiff.capture.session import Arguments, floating
+from padiff.capture.one_step import Arguments, floating
 from padiff.capture.state import preserved
 from padiff.frameworks.compiled import sealed
 from padiff.frameworks.draws import watching_draws

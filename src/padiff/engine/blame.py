@@ -63,6 +63,8 @@ class Blame:
         """Raw calls in which something was found."""
         self._sent_moved: list[Call] = []
         """Raw calls that sent back something wrong which has not been met yet where it arrives."""
+        self._made_alone: dict[int, Call] = {}
+        """Raw tensor to the innermost call that made it and has no partner."""
         self._stopped: set[int] = set()
         """Raw calls in which one side stops following gradients."""
         self.lost = False
@@ -79,6 +81,13 @@ class Blame:
             self._doubtful = [fault for fault in self._doubtful if fault.raw.index != forgiven]
         self._children.setdefault(call.parent, []).append(call)
         return self.met.get(call.index, (None, call))[0] is not None
+
+    def alone(self, call: Call) -> None:
+        """A call of raw that nothing of base's stands beside has ended."""
+        given = {slot.origin for slot in call.inputs}
+        for slot in call.outputs:
+            if slot.origin == slot.tensor and slot.tensor not in given:
+                self._made_alone.setdefault(slot.tensor, call)
 
     def like_its_partner(self, base: Call, call: Call) -> None:
         """A call that might end elsewhere returned what base's did."""
@@ -190,7 +199,10 @@ class Blame:
             return
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
-        after = self._child_of(place[1], call) if between else None
+        maker = self._maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
+        if maker is not None:  # it is handed on just as that call returned it
+            place, between = (place[0], maker), maker.index in self._children
+        after = self._child_of(place[1], call) if between and maker is None else None
         if after is not None and phase == "backward" and self._comes_from_moved(after):
             return
         fault = Fault(
@@ -199,7 +211,7 @@ class Blame:
             place[1],
             comparison,
             between=between,
-            before=self._before(after) if after else None,
+            before=self._children[maker.index][-1] if maker and between else self._before(after) if after else None,
             after=after,
             expected=np.array(one.value.numpy() if arranged is None else arranged),
             found=np.array(other.value.numpy()),
@@ -226,6 +238,16 @@ class Blame:
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
+
+    def _maker(self, call: Call, slot: Slot) -> Call | None:
+        """The call without a partner that made what a call is given, where it is not around that."""
+        maker = self._made_alone.get(slot.origin)
+        outer = call.parent
+        while maker is not None and outer in self.met:
+            if outer == maker.index:
+                return None
+            outer = self.met[outer][1].parent
+        return maker
 
     def dispel(self, one: Slot, other: Slot) -> None:
         """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was

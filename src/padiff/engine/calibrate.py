@@ -9,9 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 from padiff.capture.held import Held, HostValue
+from padiff.capture.one_step import Arguments, Loss
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
 from padiff.capture.scaling import Unscaled
-from padiff.capture.session import Arguments, Loss, Session
+from padiff.capture.session import Session
 from padiff.compare.measure import rms_gap
 from padiff.engine.crossings import Crossings
 from padiff.engine.drift import relative_steps

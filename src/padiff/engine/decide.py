@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from padiff.capture.one_step import Arguments
 from padiff.capture.returned import returned
-from padiff.capture.session import Arguments
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.outputs import Named, paired_outputs
 from padiff.engine.stored import StoredTree, stored_returned

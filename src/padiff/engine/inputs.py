@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.capture.session import Arguments
+from padiff.capture.one_step import Arguments
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_tensor
 from padiff.frameworks.containers import map_leaves, once_each

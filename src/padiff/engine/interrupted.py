@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from padiff.capture.session import Stopped, note
+from padiff.capture.one_step import Stopped, note
 from padiff.diagnose import find_divergence
 from padiff.engine.second_look import wants_second_look
 from padiff.engine.why import explained_places

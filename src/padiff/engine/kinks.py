@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from padiff.capture.one_step import Arguments
 from padiff.capture.perturb import changed_arguments
-from padiff.capture.session import Arguments
 from padiff.engine.inputs import Fresh
 from padiff.engine.job import Job
 from padiff.records import Array, Comparison, Fault, Numbers

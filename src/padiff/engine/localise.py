@@ -139,7 +139,7 @@ def localise(
         run.comparisons, judged = without_prediction(run.comparisons), without_prediction(judged)
     faults = run.faults
     if not any(fault.phase == "backward" for fault in faults) and any(not one.agrees for one in judged):
-        cut = run.silent.never_reached() if pairing.alike else None
+        cut = run.silent.never_reached()
         faults = faults if cut is None else [*faults, cut]
     if not pairing.alike and gradients_agree:
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each

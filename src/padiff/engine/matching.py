@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from padiff.align import pair_modules
-from padiff.capture.session import note
+from padiff.capture.one_step import note
 from padiff.capture.usage import first_use
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.decide import decide, settled_by_values

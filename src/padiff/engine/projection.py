@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.held import Held
-from padiff.capture.session import Probed
+from padiff.capture.one_step import Probed
 from padiff.compare.layouts import arranged_alike
 from padiff.engine.job import Job
 from padiff.engine.outputs import paired_values

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from padiff.align import CallPairing
 from padiff.capture.held import Held
+from padiff.capture.one_step import Arguments
 from padiff.capture.recorder import Observer
 from padiff.capture.scaling import unscaled
-from padiff.capture.session import Arguments, Session
+from padiff.capture.session import Session
 from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart

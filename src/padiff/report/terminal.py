@@ -267,12 +267,12 @@ def _rest(report: Report) -> Iterable[RenderableType]:
     if units:
         shown = ", ".join(units[:4]) + (f" and {len(units) - 4} more" if len(units) > 4 else "")
         lines.append(Text(f"compared as one, not inside: {shown}", "dim"))
-    alone = [one for one in report.unmatched if not one.inside]
+    count, alone = words.without_partner(report.unmatched)
     if alone:
-        lines.append(Text(f"without partner ({len(alone)}):"))
-        lines += [Text(f"  {one}", no_wrap=True, overflow="ellipsis") for one in alone[:MOST_ALONE]]
+        lines.append(Text(f"without partner ({count}):"))
+        lines += [Text(f"  {one.told()}", no_wrap=True, overflow="ellipsis") for one in alone[:MOST_ALONE]]
         if len(alone) > MOST_ALONE:
-            lines.append(Text(f"  and {len(alone) - MOST_ALONE} more", "dim"))
+            lines.append(Text(f"  and of {len(alone) - MOST_ALONE} more kinds", "dim"))
     if lines:
         yield Text("")
         yield Group(*lines)
@@ -292,12 +292,12 @@ def summary(result: Any) -> str:
     units = list(dict.fromkeys(one.inside for one in result.unmatched if one.inside))
     if units:
         lines.append(f"compared as one, not inside: {', '.join(units[:4])}{', ...' if len(units) > 4 else ''}")
-    alone = [one for one in result.unmatched if not one.inside]
+    count, alone = words.without_partner(result.unmatched)
     if alone:
-        lines.append(f"without partner ({len(alone)}):")
-        lines += [f"  {one}" for one in alone[:10]]
+        lines.append(f"without partner ({count}):")
+        lines += [f"  {one.told()}" for one in alone[:10]]
         if len(alone) > 10:
-            lines.append(f"  and {len(alone) - 10} more")
+            lines.append(f"  and of {len(alone) - 10} more kinds")
     return "\n".join(lines)
 
 
