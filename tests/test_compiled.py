@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import padiff
+from padiff.align import same_thing
+from tests import own_code
 from tests.twins import FRAMEWORKS, batch, net
 
 pytestmark = [
@@ -193,9 +195,34 @@ def test_graphs_are_compared_module_by_module(way: str, other: str, bug: str) ->
         assert {c.phase for c in result.comparisons} >= {"forward", "backward", "gradient", "buffer"}
         assert sum(c.phase == "gradient" for c in result.comparisons) == 36
         assert not result.unmatched
+    if way == "torch.fx" and bug != "none":  # it keeps no lines: what raw does first says nothing
+        assert result.divergence is not None and result.divergence.op is None
     if way != "unflattened":
         assert "weights are its graph's, and so is what was compared of modules inside" in "\n".join(result.notes)
         assert "base is compiled (torch." in "\n".join(result.notes)
+
+
+@pytest.mark.parametrize("other", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("bug", "op", "line"),
+    [
+        ("eps", "add", "h = x * torch.rsqrt(mean_square + 1e-3)"),
+        ("operands", "matmul", "scores = k @ q.transpose(-1, -2)"),
+        ("axis", "softmax", "weights = torch.nn.functional.softmax(scores, -2)"),
+        ("extra", "tanh", "context = context.tanh()"),
+    ],
+)
+def test_a_graph_knows_the_lines_it_was_made_of(other: str, bug: str, op: str, line: str) -> None:
+    x = own_code.batch()
+    graph = torch.export.export(own_code.model("torch", bug), (torch.from_numpy(x),)).module()
+    found = padiff.compare(own_code.model(other), graph, x).divergence
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert (found.raw_path, found.phase) == ("second", "forward")
+    assert found.op.raw.startswith("torch.ops.aten.")
+    assert same_thing(found.op.raw) == op
+    assert found.op.raw_line.text == line
+    result = padiff.compare(own_code.model(other), graph, x, level="op")
+    assert {"second/rsqrt", "second/matmul", "second/softmax"} <= {one.raw_path for one in result.comparisons}
 
 
 def test_a_graph_is_left_as_it_was() -> None:
@@ -295,6 +322,7 @@ def test_scripts_are_compared_as_a_whole(compiled: Callable[[Any], Any], other: 
             result = padiff.compare(*models, batch(), loss=squared)
             assert place(result) == (None if right else ("", "", "forward")), str(result)
             assert result.aligned is right
+            assert right or (result.divergence is not None and result.divergence.op is None)  # nobody sees into it
             assert sum(c.phase == "gradient" for c in result.comparisons) == 8
             assert sum(c.phase == "buffer" for c in result.comparisons) >= 2
             told = (

@@ -229,3 +229,130 @@ def test_the_other_way_round(base: str, raw: str) -> None:
 @pytest.mark.parametrize(("base", "raw"), PAIRS)
 def test_what_is_the_same_is_the_same(base: str, raw: str) -> None:
     assert padiff.compare(FUSED[base](), SPELLED[raw](""), numbers(2, 5, 8)).aligned
+
+
+# ------------------------------------------------------------------ a layer of the framework's beside code
+
+
+class Layered(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attn = torch.nn.LayerNorm(16), torch.nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        return self.attn(x, x, x, need_weights=False)[0]
+
+
+class OwnAttention(torch.nn.Module):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.bug = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16), bug
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).reshape(2, 5, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-1, -2)
+        scores = scores * (0.6 if self.bug == "factor" else 0.5)
+        weights = scores.softmax(-2 if self.bug == "axis" else -1)
+        y = weights @ (q if self.bug == "values" else v)
+        return self.proj(y.transpose(1, 2).reshape(2, 5, 16))
+
+
+class Coded(torch.nn.Module):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.norm, self.attn = torch.nn.LayerNorm(16), OwnAttention(bug)
+
+    def forward(self, x: Any) -> Any:
+        return self.attn(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("bug", "part", "line"),
+    [
+        ("factor", "scale", "scores = scores * (0.6"),
+        ("axis", "softmax", "weights = scores.softmax("),
+        ("values", "weighted sum", "y = weights @ (q"),
+    ],
+)
+def test_attention_of_the_frameworks(bug: str, part: str, line: str) -> None:
+    x = numbers(2, 5, 16)
+    assert padiff.compare(Layered(), Coded(""), x).aligned
+    found = padiff.compare(Layered(), Coded(bug), x).divergence
+    assert found is not None and found.op is not None
+    assert (found.raw_path, found.op.base_part) == ("attn", part)
+    assert found.op.base == "torch.nn.functional.multi_head_attention_forward"
+    assert found.op.base_line is not None and found.op.base_line.text.startswith("return self.attn(")
+    assert found.op.raw_line is not None and found.op.raw_line.text.startswith(line)
+
+
+def test_a_softmax_that_is_left_out_is_left_out_as_a_whole() -> None:
+    class Missing(TorchSpelled):
+        def forward(self, x: Any) -> Any:
+            x = self.norm(x)
+            q, k = (part(x).view(2, 5, 2, 4).transpose(1, 2) for part in (self.q, self.k))
+            scores = q @ k.transpose(-1, -2) * 0.5
+            weights = scores if self.bug else scores.softmax(-1)
+            return self.o((weights @ k).transpose(1, 2).reshape(2, 5, 8))
+
+    found = padiff.compare(Missing(""), Missing("softmax"), numbers(2, 5, 8)).divergence
+    assert found is not None and found.op is not None
+    assert (found.op.base, found.op.base_part, found.op.raw) == ("torch.Tensor.softmax", "", "")
+
+
+def test_a_layer_that_was_given_another_forward() -> None:
+    """Its class is the framework's, its code is not."""
+    linear = torch.nn.Linear(8, 8)
+
+    def forward(x: Any) -> Any:
+        y = torch.nn.functional.linear(x, linear.weight, linear.bias)
+        return y * 1.1
+
+    linear.forward = forward  # type: ignore[method-assign]
+    base = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    found = padiff.compare(base, torch.nn.Sequential(torch.nn.Tanh(), linear), numbers(3, 8)).divergence
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert (found.raw_path, found.op.base, found.op.raw) == ("1", "", "torch.Tensor.mul")
+    assert found.op.raw_line.text == "return y * 1.1"
+
+
+class Embeddings(torch.nn.Module):
+    """What one author keeps in a module of its own and the other in the model's code."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self.patches, self.places, self.sign = torch.nn.Linear(6, 8), torch.nn.Parameter(torch.randn(5, 8)), sign
+
+    def forward(self, x: Any) -> Any:
+        x = self.patches(x)
+        return x + self.places * self.sign
+
+
+class Apart(torch.nn.Module):
+    def __init__(self, sign: float = 1.0) -> None:
+        super().__init__()
+        self.embeddings, self.norm, self.head = Embeddings(sign), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.norm(self.embeddings(x)))
+
+
+class Together(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.places = torch.nn.Linear(6, 8), torch.nn.Parameter(torch.randn(5, 8))
+        self.norm, self.head = torch.nn.LayerNorm(8), torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.patches(x)
+        x = x + self.places * 1.0
+        return self.head(self.norm(x))
+
+
+def test_the_module_in_whose_code_the_op_is_has_no_partner() -> None:
+    x = numbers(2, 5, 6)
+    assert padiff.compare(Together(), Apart(), x).aligned
+    found = padiff.compare(Together(), Apart(0.9), x).divergence
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert (found.base_path, found.raw_path, found.raw_kind) == ("", "embeddings", "Embeddings")
+    assert found.op.raw_line.text == "return x + self.places * self.sign"

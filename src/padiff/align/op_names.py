@@ -18,7 +18,7 @@ linear
 addmm baddbmm
 einsum
 scaled_dot_product_attention flash_attention flash_attn memory_efficient_attention scaled_dot_product_flash_attention
-transpose permute t T mT mH H swapaxes swapdims movedim moveaxis adjoint
+transpose permute t T mT mH H numpy_T swapaxes swapdims movedim moveaxis adjoint
 reshape view flatten unflatten view_as reshape_as ravel
 squeeze unsqueeze expand_dims
 getitem slice narrow select index strided_slice
@@ -63,7 +63,7 @@ abs absolute
 sin
 cos
 clip clamp
-layer_norm
+layer_norm native_layer_norm
 rms_norm
 group_norm
 batch_norm
@@ -111,7 +111,7 @@ zeros zeros_like new_zeros
 full full_like new_full
 empty empty_like new_empty
 eye
-tensor to_tensor as_tensor
+tensor to_tensor as_tensor scalar_tensor
 gt greater_than
 lt less_than
 ge greater_equal
@@ -121,8 +121,8 @@ ne not_equal
 logical_and bitwise_and and rand
 logical_or bitwise_or or
 logical_not bitwise_not invert
-to cast astype type float half double bfloat16 int long bool type_as
-clone contiguous detach assign data
+to cast astype type to_copy float half double bfloat16 int long bool type_as
+clone contiguous detach assign data alias lift_fresh lift_fresh_copy
 complex view_as_complex as_complex polar
 view_as_real as_real
 real
@@ -157,10 +157,8 @@ _thing = {word: line.split()[0] for line in SAME.strip().splitlines() for word i
 @functools.cache
 def same_thing(kind: str) -> str:
     """The one word for what an op does, from the name people know it by; its own last part where no table has it."""
-    name = kind
-    if name.startswith("torch.ops.") and name.endswith(".default"):
-        name = name.removesuffix(".default")
-    last = name.rpartition(".")[2]
+    parts = kind.split(".")
+    last = parts[3] if parts[:2] == ["torch", "ops"] and len(parts) > 3 else parts[-1]  # before its overload's name
     word = last.strip("_")
     if word in _thing:
         return _thing[word]

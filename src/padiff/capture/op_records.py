@@ -145,9 +145,8 @@ class _Later(Sequence[Call]):
 
 def short_name(kind: str) -> str:
     """The last part of an op's name, without the underscores of operators: ``matmul``, ``getitem``."""
-    last = kind.rpartition(".")[2]
-    if last == "default" and kind.count(".") > 1:  # an overload of a library's op
-        last = kind.split(".")[-2]
+    parts = kind.split(".")
+    last = parts[3] if parts[:2] == ["torch", "ops"] and len(parts) > 3 else parts[-1]  # before its overload's name
     return last.strip("_") or last
 
 

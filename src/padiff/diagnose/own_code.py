@@ -17,6 +17,7 @@ from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.diagnose.spelled_out import is_whole, spelled_out
 from padiff.records import Slot
 
+LAYERS = frozenset({"linear", "layer_norm", "rms_norm", "conv1d", "conv2d", "conv3d", "index_select"})
 MASKING = frozenset({"add", "masked_fill", "where"})
 
 
@@ -45,7 +46,7 @@ def first_op(base: Inside, raw: Inside) -> Culprit:
     spelled = None if _one_for_another(found) else spelled_out((base, raw), found.unlike)
     while spelled is not None:
         closer = _first_of(*spelled)
-        found = closer if closer.found else found
+        found = closer if closer.found and not _lacks_all_of_it(closer) else found
         spelled = spelled_out(spelled, closer.unlike)
     return found
 
@@ -53,6 +54,17 @@ def first_op(base: Inside, raw: Inside) -> Culprit:
 def _one_for_another(culprit: Culprit) -> bool:
     """Whether one op stands in the place of another as a whole: an activation, a norm."""
     return all(event is not None and is_whole(event) for event in (culprit.base, culprit.raw))
+
+
+def _lacks_all_of_it(culprit: Culprit) -> bool:
+    """Whether a step is named that one side lacks, and it lacks all the others, too: then it lacks the op."""
+    side = 0 if culprit.raw is None else 1
+    step = (culprit.base, culprit.raw)[side]
+    if step is None or not step.part or culprit.likes is None or (culprit.base is not None and culprit.raw is not None):
+        return False
+    likes = culprit.likes
+    steps = [one for one in likes.sides[side].inside.events if one.call.index == step.call.index and not one.moving]
+    return not any(likes.like(side, slot.tensor) for one in steps[:-1] for slot in one.call.outputs)
 
 
 def _first_of(base: Inside, raw: Inside) -> Culprit:
@@ -323,10 +335,13 @@ def _comes_later(likes: Likes, side: int, event: Event, others: Sequence[Event])
 
 
 def _sort(side: Side, event: Event) -> tuple[str, int]:
-    """What an op does, and with how many tensors; masking is one thing, however it is written."""
+    """What an op does, and with how many tensors; masking is one thing, however it is written, and of a layer's own
+    tensors its call does not tell."""
     given = event.call.inputs
     if event.thing in MASKING and any(slot.tensor in side.constants or side.masks(slot.tensor) for slot in given):
         return "mask", 2
+    if event.thing in LAYERS:
+        return event.thing, 1
     return event.thing, len(given)
 
 

@@ -22,6 +22,7 @@ from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
+from padiff.frameworks.compiled import is_opaque
 from padiff.frameworks.lookup import has_code
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
@@ -83,13 +84,34 @@ class _Watching:
 def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet."""
+    fault = _with_a_partner(fault, scenes)
     culprit = _culprit(fault, scenes)
     if culprit is None or not culprit.found:
         return divergence
     named = _named(divergence, culprit, _with_code(fault, scenes))
+    if fault.phase == "forward" and culprit.raw is not None and culprit.raw.call.is_op:
+        named = _at(named, culprit.raw.call.parent, scenes)
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+
+
+def _with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
+    """A fault in a call without partner, as one of the call around it that has one: its code counts as that one's."""
+    calls = {call.index: call for call in scenes.found.calls}
+    raw = fault.raw
+    while raw.index not in scenes.pairs and raw.parent in calls:
+        raw = calls[raw.parent]
+    return fault if raw is fault.raw else replace(fault, raw=raw)
+
+
+def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
+    """At the module in whose code raw's op is, where that is one inside without a partner."""
+    call = next((call for call in scenes.found.calls if call.index == index), None)
+    if call is None or index in scenes.pairs or index == divergence.raw_call:
+        return divergence
+    note = divergence.note.replace("the module's own code", f"the code of {divergence.raw_path or 'the model itself'}")
+    return replace(divergence, raw_path=call.path, raw_kind=call.kind, raw_call=call.index, note=note)
 
 
 def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
@@ -97,7 +119,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if partner is None or (scenes.feeder is None and scenes.recorded is None):
         return None
     coded = _with_code(fault, scenes)
-    if not any(coded):
+    if not any(coded) or is_opaque(scenes.job.base, partner.node) or is_opaque(scenes.job.raw, fault.raw.node):
         return None
     backward = fault.phase == "backward"
     wanted = (
@@ -135,7 +157,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     ]
     if not any(not event.child for events in sides for event in events):
         return None
-    if not all(code or events for code, events in zip(coded, sides, strict=True)):
+    if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
         _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])

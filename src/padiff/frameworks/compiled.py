@@ -84,6 +84,12 @@ def sealed(live: LiveTree, *, eager: bool) -> frozenset[int]:
     return frozenset(found)
 
 
+def is_opaque(live: LiveTree, node: int) -> bool:
+    """Whether nobody ever sees what a module's code does: it was compiled into something that has no other form."""
+    closed = [index for index, how in compiled_parts(live).items() if how not in OPENS]
+    return any(node in live.tree.subtree(index) for index in closed)
+
+
 def eagerly(live: LiveTree) -> AbstractContextManager[Any]:
     """Inside, what was compiled runs in its eager form, where that can be."""
     if not any(how in OPENS for how in compiled_parts(live).values()):

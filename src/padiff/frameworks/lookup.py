@@ -33,7 +33,10 @@ def class_of(adapter: Adapter, module: Any) -> type:
 
 def has_code(adapter: Adapter, module: Any) -> bool:
     """Whether a module's forward is not the framework's own: its class is the user's, or somebody has given a layer of
-    the framework's another forward."""
+    the framework's another forward. What a compiler made has none where its lines are lost."""
+    ask = getattr(adapter, "keeps_lines", None)
+    if ask is not None and not ask(module):
+        return False
     if class_of(adapter, module).__module__.partition(".")[0] != adapter.name:
         return True
     forward = getattr(module, "forward", None)

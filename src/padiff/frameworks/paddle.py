@@ -236,6 +236,9 @@ class PaddleAdapter:
     def seen_again(self) -> AbstractContextManager[None]:
         return paddle_builtins.seen_again()
 
+    def keeps_lines(self, module: Any) -> bool:
+        return not isinstance(module, paddle_loaded.Part)
+
     def written_as(self, module: Any) -> type | None:
         return module.written_as if isinstance(module, paddle_loaded.Part) else None
 

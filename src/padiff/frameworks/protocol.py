@@ -101,6 +101,11 @@ class Adapter(Protocol):
         """The class a module was written as, where a compiler has put another in its place; may be left out."""
         ...
 
+    def keeps_lines(self, module: Any) -> bool:
+        """Whether it is known which lines of the user's a module's code comes from: not of all that compilers made; may
+        be left out."""
+        ...
+
     def describe(self, module: Any) -> str:
         """The module in one line, without its children."""
         ...

@@ -103,6 +103,9 @@ class TorchAdapter:
     def written_as(self, module: Any) -> type | None:
         return torch_graphs.written_as(module)
 
+    def keeps_lines(self, module: Any) -> bool:
+        return torch_graphs.keeps_lines(module)
+
     def describe(self, module: Any) -> str:
         return f"{(self.written_as(module) or type(module)).__name__}({' '.join(module.extra_repr().split())})"
 

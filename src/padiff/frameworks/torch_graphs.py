@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from padiff.frameworks.lookup import class_named
 from padiff.records import UNORDERED
+
+_LINES = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_OWN_CODE = str(Path(torch.__file__).parent) + os.sep
 
 Place = tuple[str, str]
 """Key of a call among all calls of the model, and the path of its module."""
@@ -151,6 +157,18 @@ def opens(module: Any) -> bool:
     return isinstance(module, torch.fx.GraphModule) and any(
         node.meta.get("nn_module_stack") for node in module.graph.nodes
     )
+
+
+def keeps_lines(module: Any) -> bool:
+    """Whether it is known of which lines of the user's a module's code was made."""
+    if _ordinary(type(module)):
+        return True
+    nodes: Iterable[Any] = ()
+    if isinstance(module, Part):
+        nodes = (node for region in module._of.regions for node in region.items if not isinstance(node, _Region))
+    elif isinstance(module, torch.fx.GraphModule) and opens(module):
+        nodes = module.graph.nodes
+    return any(node.meta.get("stack_trace") for node in nodes)
 
 
 def in_parts(modules: Iterable[Any]) -> Iterator[_InParts]:
@@ -304,12 +322,28 @@ def _run(region: _Region, env: dict[Any, Any]) -> dict[Any, Any]:
             continue
         args, kwargs = torch.fx.map_arg((item.args, item.kwargs), value)
         if item.op == "call_function":
-            env[item] = item.target(*args, **kwargs)
+            env[item] = _caller(item.meta.get("stack_trace"))(item.target, args, kwargs)
         elif item.op == "call_method":
-            env[item] = getattr(args[0], item.target)(*args[1:], **kwargs)
+            env[item] = _caller(item.meta.get("stack_trace"))(getattr(args[0], item.target), args[1:], kwargs)
         else:
             env[item] = _attribute(item)(*args, **kwargs)
     return env
+
+
+@functools.lru_cache(maxsize=4096)
+def _caller(trace: str | None) -> Callable[..., Any]:
+    """What calls a node's function: code at the line of the user's of which the node was made, where that is known, so
+    that whoever looks up the stack finds it there."""
+    lines = [one for one in _LINES.findall(trace or "") if not one[0].startswith(_OWN_CODE)]
+    if not lines:
+        return lambda function, args, kwargs: function(*args, **kwargs)
+    file, line, name = lines[-1]
+    name = name if name.isidentifier() else "forward"
+    made: dict[str, Any] = {}
+    source = "\n" * (int(line) - 1) + f"def {name}(function, args, kwargs): return function(*args, **kwargs)"
+    exec(compile(source, file, "exec"), made)
+    caller: Callable[..., Any] = made[name]
+    return caller
 
 
 def _named(values: Sequence[Any]) -> dict[str, Any]:

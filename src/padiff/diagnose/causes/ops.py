@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,10 +125,10 @@ def _told(culprit: Culprit) -> Iterator[Cause]:
     if likes is None or not all(side.inside.events for side in likes.sides):  # a layer of the framework has no code
         return
     left = [_module(likes, side, event) for side, event in ((0, base), (1, raw))]
-    if left[0] and not left[1]:
+    if left[0] and not left[1] and _goes_on_with(culprit.unlike[0], raw):
         name = "missing activation" if base is not None and base.thing in ACTIVATIONS else "left out"
         yield Cause(name, f"base calls {left[0]}, and raw goes on without it", 0.93)
-    elif left[1] and not left[0]:
+    elif left[1] and not left[0] and _goes_on_with(culprit.unlike[1], base):
         yield Cause("extra module", f"raw calls {left[1]}, which base does not do", 0.9)
     elif base is not None and raw is not None:
         yield from _both(likes, base, raw)
@@ -152,6 +152,11 @@ def _by_number(event: Event, side: str) -> Cause | None:
     return Cause(name, f"{side} {words} {numbers[0]:.6g}{_line(event)}, and the other side does not", 0.9)
 
 
+def _goes_on_with(others: Sequence[Event], event: Event | None) -> bool:
+    """Whether one side does, in the place of what the other does first, nothing, or what the other does later."""
+    return event is None or any(other.thing == event.thing for other in others)
+
+
 def _module(likes: Likes, side: int, event: Event | None) -> str:
     """The module inside, without a partner, whose op it is; nothing where it is the code's own."""
     owner = "" if event is None else event.call.path.partition("/")[0]
@@ -159,7 +164,7 @@ def _module(likes: Likes, side: int, event: Event | None) -> str:
 
 
 def _line(event: Event) -> str:
-    return f" in line {event.call.stack[-1].line}" if event.call.stack else ""
+    return f" in line {event.call.stack[-1].line}" if event.call.stack and not event.part else ""
 
 
 def _lack(event: Event, word: str) -> str:
