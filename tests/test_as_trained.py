@@ -248,6 +248,57 @@ def test_unequal_trips(base: str, raw: str) -> None:
     assert result.aligned, str(result)
 
 
+def leaving(framework: str, after: int) -> Any:
+    """A model that goes through a list of blocks, and leaves early."""
+    nn: Any = torch.nn if framework == "torch" else paddle.nn
+    module: Any = nn.Module if framework == "torch" else nn.Layer
+    many: Any = nn.ModuleList if framework == "torch" else nn.LayerList
+
+    class Block(module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc = nn.LayerNorm(6), nn.Linear(6, 6)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.fc(self.norm(x)).sin()
+
+    class Leaving(module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.last = many([Block() for _ in range(4)]), nn.Linear(6, 3)
+
+        def forward(self, x: Any) -> Any:
+            for trip, block in enumerate(self.blocks):
+                x = block(x)
+                if trip == after:
+                    break
+            return self.last(x)
+
+    return Leaving()
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+@pytest.mark.parametrize(("after", "before"), [(3, 1), (0, 2)])
+def test_a_list_of_blocks_that_is_left_early(base: str, raw: str, after: int, before: int) -> None:
+    """The first block that only one of them calls is named, and the line that calls it."""
+    result = padiff.compare(leaving(base, after), leaving(raw, before), batch(), loss=squared)
+    assert place(result) == ("", "", "forward")
+    found = result.divergence
+    assert found is not None and found.op is not None
+    first = min(after, before) + 1
+    side = "base" if after > before else "raw"
+    told = f"of blocks base calls {after + 1} and raw {before + 1}: blocks.{first} is the first that {side} calls alone"
+    assert told in found.note
+    assert (found.op.base, found.op.raw) == (("Block", "") if side == "base" else ("", "Block"))
+    line = found.op.base_line if side == "base" else found.op.raw_line
+    assert line is not None and line.text == "x = block(x)"
+    assert f"it starts with the module Block, which {'raw' if side == 'base' else 'base'} does not do" in str(found)
+    assert padiff.compare(leaving(base, before), leaving(raw, before), batch(), loss=squared).aligned
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_hooks_of_the_users_own(framework: str) -> None:
     """They run, they may change what passes, and they are still there afterwards."""

@@ -164,21 +164,27 @@ def test_ops_and_tags_of_summaries_are_compared(framework: str, kind: str, tmp_p
     assert not masked or kind == "stats"
 
 
+@pytest.mark.parametrize("framework", ["torch", "paddle"])
 @pytest.mark.parametrize("kind", ["stats", "hash"])
-@pytest.mark.parametrize("bug", RIGHT)
-def test_summaries_name_an_op_of_the_module_that_is_wrong(bug: str, kind: str, tmp_path: Path) -> None:
-    """The first that differs; one that only one side has is not told from sums."""
-    recorded(model("torch"), tmp_path / "a", level="op", kind=kind)
-    recorded(model("torch", bug), tmp_path / "b", level="op", kind=kind)
+@pytest.mark.parametrize("bug", [*RIGHT, "extra"])
+def test_summaries_name_the_op(bug: str, kind: str, framework: str, tmp_path: Path) -> None:
+    """That of whole tensors; but for operands that changed places, whose first sign is told."""
+    recorded(model(framework), tmp_path / "a", level="op", kind=kind)
+    recorded(model(framework, bug), tmp_path / "b", level="op", kind=kind)
     result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
     found = result.divergence
     assert found is not None
     assert (found.raw_path, found.phase) == ("second", "forward")
     assert any("only=['second']" in note for note in result.notes)
-    if bug == "eps":
-        assert found.op is not None
-        assert found.op.raw_line is not None
-        assert found.op.raw_line.text == WRONG[bug][1]
+    assert found.op is not None
+    expected = {"extra": ("", "tanh"), "operands": ("transpose", "transpose")}
+    right, wrong = RIGHT.get(bug, ("", "", "")), WRONG.get(bug, ("", "", ""))
+    assert (thing(found.op.base), thing(found.op.raw)) == expected.get(bug, (right[0], wrong[0]))
+    line = 1 if framework == "torch" else 2
+    if found.op.base and found.op.base_line is not None:
+        assert found.op.base_line.text == right[line]
+    if wrong[0] and found.op.raw_line is not None:
+        assert found.op.raw_line.text == wrong[line]
 
 
 @pytest.mark.usefixtures("tagged")

@@ -85,7 +85,7 @@ def test_code_and_text_of_any_kind() -> None:
 
 
 def test_it_fits_into_a_comment() -> None:
-    alone = tuple(Unmatched("raw", f"a.{i}" + "x" * 5000, "Block", "nothing like it") for i in range(40))
+    alone = tuple(Unmatched("raw", f"a.{i}" + "x" * 5000, f"Block{i}", "nothing like it") for i in range(40))
     text = to_markdown(replace(diverged(), unmatched=alone))
     assert len(text) <= MOST_TEXT + 30
     assert text.endswith("*(cut here)*\n")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from padiff.records import SourceLine
+from padiff.records import SourceLine, Unmatched
 from padiff.report import Report, render, show
 from padiff.report.drawing import ASCII, UNICODE, fold, sparkline
 from padiff.report.record import Module
@@ -253,3 +253,17 @@ def test_summary_of_a_report_is_a_few_sentences() -> None:
         "  cause: eps: eps is 0.001 in raw and 1e-05 in base; with base's value the outputs agree",
         "  cause: bias: the difference is the same along one axis",
     ]
+
+
+def test_what_stayed_alone_is_told_by_kind() -> None:
+    alone = [Unmatched("base", f"blocks.{place}.drop", "Identity", "raw calls nothing like it") for place in range(40)]
+    alone.insert(3, Unmatched("raw", "pool", "Pool", "base calls nothing like it"))
+    alone.append(Unmatched("raw", "attention.q", "Linear", "inside", inside="attention"))
+    report = replace(aligned(), unmatched=tuple(alone))
+    told = summary(report)
+    assert told.splitlines()[-3:] == [
+        "without partner (41):",
+        "  base blocks.0.drop, blocks.1.drop, ... (40 x Identity): raw calls nothing like it",
+        "  raw pool (Pool): base calls nothing like it",
+    ]
+    assert all(line in render(report, width=120) for line in told.splitlines()[-3:])

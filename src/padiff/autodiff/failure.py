@@ -85,7 +85,7 @@ def _place(report: Report, divergence: Divergence) -> None:
         f"    Route: {base}",
         f"           {raw}",
         *_which_call(report, divergence),
-        *([] if divergence.op is None else [f"    It starts with the op: {divergence.op}"]),
+        *([] if divergence.op is None else [f"    It starts with the {divergence.op.what}: {divergence.op}"]),
     )
 
 

@@ -46,8 +46,9 @@ class UserLines:
         """Padiff calls the model again."""
         self._outside = None
 
-    def stack(self) -> tuple[Frame, ...]:
-        """Frames of the user's code from here out to the call of the model, outermost first."""
+    def stack(self, module: Any = None) -> tuple[Frame, ...]:
+        """Frames of the user's code from here out to the call of the model, outermost first. Where a module is called,
+        a ``__call__`` of its own is not who calls it."""
         found: list[Frame] = []
         frames = self._frames
         frame: FrameType | None = sys._getframe(2)
@@ -61,7 +62,7 @@ class UserLines:
                 mine = self._is_user_code(code.co_filename)
                 seen = (code, Frame(code.co_filename, frame.f_lineno, code.co_name) if mine else None)
                 frames[place] = seen
-            if seen[1] is not None:
+            if seen[1] is not None and (code.co_name != "__call__" or not _belongs_to(module, frame)):
                 found.append(seen[1])
             frame = frame.f_back
         found.reverse()
@@ -73,3 +74,7 @@ class UserLines:
             foreign = filename.startswith((*self.foreign, "<"))
             known = self._known[filename] = not foreign or filename.startswith(_DEMO_FOLDER)
         return known
+
+
+def _belongs_to(module: Any, frame: FrameType) -> bool:
+    return module is not None and frame.f_locals.get("self") is module

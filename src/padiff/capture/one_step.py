@@ -116,7 +116,11 @@ class Step:
         found: dict[str, Value | None] = {}
         for path, parameter in self._session.live.parameters().items():
             gradient = adapter.gradient(parameter)
-            found[path] = None if gradient is None else unscaled(Held(adapter, gradient), self.recorder.log.scale)
+            if gradient is None:
+                found[path] = None
+                continue
+            held, keeps = unscaled(Held(adapter, gradient), self.recorder.log.scale), self._session.keeps
+            found[path] = held if keeps is None else keeps(held)
         return replace(self._trace, calls=self.recorder.seen(), parameter_gradients=found, ran_backward=ran)
 
     def close(self) -> None:

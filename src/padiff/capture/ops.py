@@ -19,7 +19,7 @@ from padiff.capture.seen_tensors import SeenTensors
 from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WRAPPER, WhoseCode
 from padiff.frameworks import Adapter
 from padiff.frameworks.arguments import options_in, options_of
-from padiff.frameworks.lookup import class_of
+from padiff.frameworks.lookup import has_code
 from padiff.frameworks.protocol import LibraryOp
 from padiff.records import FIRST_OP, Call, ModuleNode
 
@@ -93,7 +93,7 @@ class OpLog:
         """Whether the ops of a call that begins are to be seen."""
         if self.wanted.calls is not None and index not in self.wanted.calls:
             return False
-        return self.wanted.layers or class_of(self._adapter, module).__module__.partition(".")[0] != self._adapter.name
+        return self.wanted.layers or has_code(self._adapter, module)
 
     # --- while the model runs
 

@@ -238,7 +238,7 @@ class Recorder:
             self.autocast = self._autocast_dtype()
         self._settle_ops()
         inputs = self._slots(args, kwargs)
-        stack = self._lines.stack()
+        stack = self._lines.stack(module)
         opened = _Open(self.entered, node, module, self._occurrences[node], inputs, stack, self.tensors.count)
         if self._ops is not None and self._ops.wants(self.entered, module):
             opened.ops = []

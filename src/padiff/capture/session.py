@@ -51,6 +51,8 @@ class Session:
         """Whether a step may be asked to run again."""
         self.stopped: Stopped | None = None
         """The last exception that ended a run half-way."""
+        self.keeps: Callable[[Value], Value] | None = None
+        """What is kept of gradients of parameters, where not all of it."""
         self.listen: Callable[[], Listener] | None = None
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None

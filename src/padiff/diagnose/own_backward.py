@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from padiff.diagnose.likes import Inside, Likes, Side
+from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.diagnose.own_code import Culprit
 from padiff.records import Array, Slot
 
@@ -32,10 +32,19 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
         if event.child or any(differs(slot) for slot in event.call.outputs):
             continue
         if any(differs(slot) for slot in event.call.inputs if slot.tracked):
-            like = next((one for slot in event.call.outputs for one in likes.of(1, slot.tensor)), None)
-            partner = None if like is None else sides[0].maker.get(like)
+            partner = _partner(likes, event)
             return Culprit(None if partner is None or partner.child else partner, event)
     return Culprit(None, None)
+
+
+def _partner(likes: Likes, event: Event) -> Event | None:
+    """Base's op beside one of raw's: what makes the same, or does the same thing with the same tensor."""
+    own = likes.sides[0]
+    for slot in event.call.outputs:
+        for one in likes.of(1, slot.tensor):
+            return own.maker.get(one)
+    users = (user for slot in event.call.inputs for one in likes.of(1, slot.tensor) for user in own.users.get(one, []))
+    return next((user for user in users if user.thing == event.thing), None)
 
 
 def _stopped(side: int, likes: Likes, sides: tuple[Side, Side]) -> Culprit | None:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
-from padiff.diagnose.spelled_out import is_fused, spelled_out
+from padiff.diagnose.spelled_out import is_whole, spelled_out
 from padiff.records import Slot
 
 MASKING = frozenset({"add", "masked_fill", "where"})
@@ -51,8 +51,8 @@ def first_op(base: Inside, raw: Inside) -> Culprit:
 
 
 def _one_for_another(culprit: Culprit) -> bool:
-    """Whether two ops that each do many things at once stand in each other's place: an activation, a norm."""
-    return all(event is not None and is_fused(event) for event in (culprit.base, culprit.raw))
+    """Whether one op stands in the place of another as a whole: an activation, a norm."""
+    return all(event is not None and is_whole(event) for event in (culprit.base, culprit.raw))
 
 
 def _first_of(base: Inside, raw: Inside) -> Culprit:
@@ -154,7 +154,7 @@ def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit
     """Where a side lacks an op and nothing comes after: what it does with what the other moves, or what makes the
     tensor that differs."""
     base, raw = (
-        _goes_on(likes, side, (culprit.raw, culprit.base)[side])
+        _goes_on(likes, side, (culprit.raw, culprit.base)[side], accused[side])
         or (None if one is None or one.child or one.moving else one)
         for side, one in enumerate(_makers(likes, accused))
     )
@@ -165,13 +165,19 @@ def _placed(likes: Likes, culprit: Culprit, accused: tuple[int, int]) -> Culprit
     return culprit
 
 
-def _goes_on(likes: Likes, side: int, moved: Event | None) -> Event | None:
-    """The one thing that a side does with the tensor that the other only moves elsewhere."""
+def _goes_on(likes: Likes, side: int, moved: Event | None, accused: int) -> Event | None:
+    """The first thing that a side does, on the way to the accused tensor, with what the other only moves elsewhere."""
     if moved is None or not moved.moving or len(moved.call.inputs) != 1:
         return None
-    own = likes.sides[side].users
-    users = [user for one in likes.of(1 - side, moved.call.inputs[0].tensor) for user in own.get(one, [])]
-    return users[0] if len(users) == 1 and not users[0].child else None
+    own, like = likes.sides[side], set(likes.of(1 - side, moved.call.inputs[0].tensor))
+    found: Event | None = None
+    todo = [accused]
+    for tensor in todo:  # grows
+        maker = own.maker.get(tensor)
+        given = [] if maker is None or maker.child else [slot.tensor for slot in maker.call.inputs]
+        found = maker if like.intersection(given) else found
+        todo += [one for one in given if one not in todo]
+    return found
 
 
 def _instead(likes: Likes, side: int, first: Event, accused: tuple[int, int], bad: Sequence[Event]) -> Event | None:

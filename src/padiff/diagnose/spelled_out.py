@@ -250,6 +250,10 @@ RECIPES: dict[str, Callable[[_Steps], None]] = {
 """What an op does, by the one word for it, to how it is spelled out."""
 
 
+WHOLE = frozenset({"relu", "leaky_relu", "elu", "hardswish", "mish", "glu", "log_softmax", "batch_norm", "group_norm"})
+"""What is done in one op by everybody."""
+
+
 def spelled_out(
     sides: tuple[Inside, Inside], unlike: tuple[Sequence[Event], Sequence[Event]]
 ) -> tuple[Inside, Inside] | None:
@@ -267,9 +271,9 @@ def spelled_out(
     return None
 
 
-def is_fused(event: Event) -> bool:
-    """Whether there is a recipe for it."""
-    return _word(event) in RECIPES
+def is_whole(event: Event) -> bool:
+    """Whether an op stands for itself, and is no step of what another does at once."""
+    return _word(event) in RECIPES or event.thing in WHOLE
 
 
 def _word(event: Event) -> str:

@@ -29,6 +29,7 @@ from padiff.engine.shown_sources import show_sources
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.stored import StoredTree, dtype_named, stored_noise, stored_tree, stored_usage
 from padiff.engine.summaries import Summaries, suspects
+from padiff.engine.summed_ops import summed_alike
 from padiff.engine.verdict import covered_parameters, result_of
 from padiff.engine.why import explained_places
 from padiff.errors import DumpError
@@ -206,7 +207,7 @@ class Apart:
         if found and not self.summed:
             self.notes += self._own_draws(base, raw)
         done = with_ops(done, done.comparisons, diverged=bool(found))
-        found = [named_by_ops(one, done) for one in found]
+        found = [named_by_ops(one, done, summed_alike(self.job.tolerance) if self.summed else None) for one in found]
         wrong = [one for one in start if not one.agrees]
         if wrong:
             note = self._different_start(wrong, len(start))

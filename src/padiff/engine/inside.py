@@ -22,7 +22,7 @@ from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
-from padiff.frameworks.lookup import class_of
+from padiff.frameworks.lookup import has_code
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     FIRST_OP,
@@ -161,8 +161,36 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow))
         culprit = first_op(insides[0], insides[1])
         if culprit.found:
-            return culprit
+            return _of_a_child(culprit, (base, raw))
     return culprit
+
+
+def _of_a_child(culprit: Culprit, seen: tuple[_Seen, _Seen]) -> Culprit:
+    """An op that one side lacks, in the code of a child that it does not call at all: the child is what it lacks."""
+    side = 0 if culprit.raw is None else 1
+    event = (culprit.base, culprit.raw)[side]
+    if event is None or culprit.likes is None or (culprit.base is not None and culprit.raw is not None):
+        return culprit
+    calls = {call.index: call for call in seen[side].children}
+    index = event.call.parent if event.call.is_op else event.call.index
+    while index in calls and calls[index].parent in calls:
+        index = calls[index].parent
+    if index not in calls:
+        return culprit
+    child = calls[index]
+    events = culprit.likes.sides[side].inside.events
+    inside = [one for one in events if not one.moving and _lies_in(one.call, index, calls)]
+    if any(culprit.likes.of(side, slot.tensor) for one in inside for slot in one.call.outputs):
+        return culprit
+    whole = replace(event, call=child, thing=child.kind.lower(), part="")
+    return replace(culprit, base=whole) if side == 0 else replace(culprit, raw=whole)
+
+
+def _lies_in(call: Call, index: int, calls: Mapping[int, Call]) -> bool:
+    own = call.parent if call.is_op else call.index
+    while own != index and own in calls:
+        own = calls[own].parent
+    return own == index
 
 
 def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
@@ -174,7 +202,7 @@ def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
 
 def _has_code(live: LiveTree, node: int) -> bool:
     """Whether a module's class is not the framework's own."""
-    return class_of(live.adapter, live.modules[node]).__module__.partition(".")[0] != live.adapter.name
+    return has_code(live.adapter, live.modules[node])
 
 
 def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
@@ -261,9 +289,10 @@ def _events(
     for op in _ops(seen):
         thing = same_thing(op.kind)
         found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in free)))
+    around = {call.parent for call in seen.children}
     for call in seen.children:
-        if call.index in inside and call.ops:
-            continue  # its own ops stand for it
+        if call.index in inside and (call.ops or call.index in around):
+            continue  # what happens in it stands for it
         node = tree.nodes[call.node]
         event = Event(call, node.layer or node.kind.lower(), child=call.index in alone)
         found.append(((call.index, 1, 0), event))
@@ -326,7 +355,7 @@ def _direct(fault: Fault, scenes: Scenes) -> int:
     assert fault.after is not None
     parents = {call.index: call.parent for call in scenes.found.calls}
     own = _own(scenes.found.calls, fault.raw.index, set(scenes.pairs))
-    index = fault.after.index
+    index = fault.comparison.raw_call if fault.comparison.raw_call in parents else fault.after.index
     while index in parents and parents[index] not in own:
         index = parents[index]
     return index

@@ -12,6 +12,7 @@ from padiff.align import UNDETERMINED, pair_ops, pair_slots, same_thing
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.diagnose.divergence import source_lines
+from padiff.engine.lone_ops import Agrees, done_by_one_side
 from padiff.records import (
     FIRST_OP,
     Call,
@@ -208,18 +209,27 @@ def _wrong(done: StepComparison) -> set[int]:
     return found
 
 
-def named_by_ops(divergence: Divergence, done: StepComparison) -> Divergence:
-    """A place without an op, in forward: the first of its ops that differs, where ops were compared."""
+def named_by_ops(divergence: Divergence, done: StepComparison, agrees: Agrees | None = None) -> Divergence:
+    """A place without an op, in forward: the first of its ops that differs, where ops were compared. ``agrees`` holds
+    two tensors of a dump against each other, so that what one side does alone can be named as well."""
     if divergence.op is not None or divergence.phase != "forward" or divergence.role != "output":
         return divergence
+    alone = None if agrees is None else done_by_one_side(divergence, done, agrees)
+    if alone is not None:
+        return _at_op(divergence, *alone)
     calls = {raw.index: (base, raw) for base, raw in done.op_pairs}
     for one in done.ops:
         if one.phase != "forward" or one.agrees or one.raw_call < FIRST_OP:
             continue
         base, raw = calls[one.raw_call]
         if raw.parent == divergence.raw_call:
-            lines = tuple(source_lines(call.stack) for call in (base, raw))
-            ends = [stack[-1] if stack else None for stack in lines]
-            pair = OpPair(base.kind, raw.kind, ends[0], ends[1])
-            return replace(divergence, op=pair, source=(lines[0], lines[1]))
+            return _at_op(divergence, base, raw)
     return divergence
+
+
+def _at_op(divergence: Divergence, base: Call | None, raw: Call | None) -> Divergence:
+    lines = [() if call is None else source_lines(call.stack) for call in (base, raw)]
+    ends = [stack[-1] if stack else None for stack in lines]
+    pair = OpPair("" if base is None else base.kind, "" if raw is None else raw.kind, ends[0], ends[1])
+    kept = [own or before for own, before in zip(lines, divergence.source, strict=True)]
+    return replace(divergence, op=pair, source=(kept[0], kept[1]))

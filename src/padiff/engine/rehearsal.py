@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
+from padiff.capture.held import HostValue
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
@@ -113,6 +114,11 @@ def sampled(value: Value) -> Array:
         return np.zeros(0)
     flat = np.ravel(value.numpy())
     return np.array(flat[positions(flat.size, SAMPLED)])
+
+
+def _few(value: Value) -> HostValue:
+    """The same as a value."""
+    return HostValue(sampled(value))
 
 
 def _gap(base: Array, other: Array) -> float:
@@ -331,11 +337,12 @@ class Rehearsal:
             if not self._followed:
                 stack.enter_context(live.adapter.no_grad())
             for path, tensor in live.parameters().items() if self._weights else ():
-                held = live.adapter.swap_elements(tensor, live.adapter.clone(self._weights[path]))
+                held = live.adapter.swap_elements(tensor, self._weights[path])
                 stack.callback(live.adapter.swap_elements, tensor, held)
             session = Session(live, "base", frozenset(range(len(live.modules))))
             session.resumes(self._drawn, self._buffers)
             session.ops = self._ops
+            session.keeps = _few
             if self._replays and self._listener is not None and self._listener.draws:
                 session.listen = partial(itself, self._listener)
             yield session

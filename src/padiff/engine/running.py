@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -271,10 +271,23 @@ class Running:
             if gradient is not None:
                 self._gradients[path] = Held(adapter, adapter.clone(gradient))
                 self._backward = True
-        self._rehearse()
+        with self._lifted():
+            self._rehearse()
         if self._noise is not None:
             parameters = self._live.parameters()
             self._before = {p: np.array(adapter.to_numpy(parameters[p])) for p in self._gradients}
+
+    @contextmanager
+    def _lifted(self) -> Iterator[None]:
+        """Inside, the parameters have no gradients: they are held here already, and need not be a second time."""
+        adapter, parameters = self._adapter, self._live.parameters()
+        for path in self._gradients:
+            adapter.set_gradient(parameters[path], None)
+        try:
+            yield
+        finally:
+            for path, held in self._gradients.items():
+                adapter.set_gradient(parameters[path], adapter.clone(held.live()))
 
     def finish(self) -> None:
         """Write what the step left."""

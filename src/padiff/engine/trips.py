@@ -37,10 +37,36 @@ def _told(divergence: Divergence, done: StepComparison) -> Divergence:
             f"trip {trip} is the first that {side} takes alone"
         )
         unequal.append((lone, text))
+    unequal += _lists(base, raw, done)
     if not unequal:
         return divergence
     text = min(unequal)[1]
     return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
+
+
+def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> list[tuple[int, str]]:
+    """Lists of modules of which one side calls more than the other: where a loop over them ends."""
+    paired = {other.index: one for one, other in done.pairs}
+    lists = [{}, {}]  # type: list[dict[str, list[Call]]]
+    for own, calls in zip(lists, (base, raw), strict=True):
+        for call in calls:
+            owner, _, last = call.path.rpartition(".")
+            if last.isdigit():
+                own.setdefault(owner, []).append(call)
+    found: list[tuple[int, str]] = []
+    for owner, theirs in lists[1].items():
+        partners = [paired[call.index] for call in theirs if call.index in paired]
+        ours = next((calls for calls in lists[0].values() if partners and partners[0] in calls), [])
+        if not 0 < len(partners) == min(len(ours), len(theirs)) < max(len(ours), len(theirs)):
+            continue
+        side = "base" if len(ours) > len(theirs) else "raw"
+        known = {call.index for call in partners} if side == "base" else paired
+        lone = next(call for call in (ours if side == "base" else theirs) if call.index not in known)
+        text = (
+            f"of {owner} base calls {len(ours)} and raw {len(theirs)}: {lone.path} is the first that {side} calls alone"
+        )
+        found.append((lone.index, text))
+    return found
 
 
 def _inside(calls: Sequence[Call], index: int) -> list[Call]:

@@ -31,6 +31,16 @@ def class_of(adapter: Adapter, module: Any) -> type:
     return found or type(module)
 
 
+def has_code(adapter: Adapter, module: Any) -> bool:
+    """Whether a module's forward is not the framework's own: its class is the user's, or somebody has given a layer of
+    the framework's another forward."""
+    if class_of(adapter, module).__module__.partition(".")[0] != adapter.name:
+        return True
+    forward = getattr(module, "forward", None)
+    home = getattr(getattr(forward, "__func__", forward), "__module__", None)
+    return home is not None and home.partition(".")[0] not in (adapter.name, "padiff", "functools")
+
+
 @functools.lru_cache(maxsize=4096)
 def class_named(name: str, base: type) -> type:
     """The class of that qualified name where it has been imported; else one that shares nothing with it but the name.

@@ -60,6 +60,11 @@ class OpPair(PlainData):
     """Which step it is, of an op that does at once what the other side does step by step: the scale of an attention."""
     raw_part: str = ""
 
+    @property
+    def what(self) -> str:
+        """What it is: an op, or a module that only one side calls."""
+        return "op" if "." in (self.base or self.raw) else "module"
+
     def __str__(self) -> str:
         base = f"{self.base} (its {self.base_part})" if self.base_part else self.base
         raw = f"{self.raw} (its {self.raw_part})" if self.raw_part else self.raw
@@ -148,4 +153,4 @@ class Divergence(PlainData):
             return []
         sides = (("base", self.op.base_line), ("raw", self.op.raw_line))
         where = [f"  {side} {line.file}:{line.line}  {line.text}" for side, line in sides if line is not None]
-        return [f"it starts with the op {self.op}", *where]
+        return [f"it starts with the {self.op.what} {self.op}", *where]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from padiff.records import Divergence, SourceLine
 from padiff.report import words
@@ -38,8 +38,8 @@ def _lines(report: Report) -> Iterator[str]:
     for note in report.notes:
         yield from (f"> {escaped(note)}", "")
     yield from _folded("Worst comparisons", _worst(report))
-    alone = [one for one in report.unmatched if not one.inside]
-    yield from _folded(f"Without partner ({len(alone)})", _alone(report))
+    count, alone = words.without_partner(report.unmatched)
+    yield from _folded(f"Without partner ({count})", _alone(alone))
     shares = ", ".join(f"{words.percent(share)} of raw's {what}" for what, share in report.coverage.items())
     if shares:
         ran = "".join(f" {escaped(told[0].upper() + told[1:])}." for told in words.ran_on(report))
@@ -59,7 +59,7 @@ def _place(report: Report, divergence: Divergence) -> Iterator[str]:
     if divergence.note:
         yield from ("", escaped(divergence.note))
     if divergence.op is not None:
-        yield from ("", f"It starts with the op {code(str(divergence.op))}.")
+        yield from ("", f"It starts with the {divergence.op.what} {code(str(divergence.op))}.")
     yield ""
     for cause in divergence.causes[:MOST_CAUSES]:
         yield f"* **{escaped(cause.name)}**: {escaped(cause.evidence)} *({escaped(words.sure(cause))})*"
@@ -105,12 +105,11 @@ def _worst(report: Report) -> Iterator[str]:
         )
 
 
-def _alone(report: Report) -> Iterator[str]:
-    alone = [one for one in report.unmatched if not one.inside]
+def _alone(alone: Sequence[words.Alone]) -> Iterator[str]:
     for one in alone[:MOST_ALONE]:
-        yield f"* {one.side} {code(words.place(one.path))} ({escaped(one.kind)}): {escaped(one.why)}"
+        yield f"* {one._replace(kind=escaped(one.kind), why=escaped(one.why)).told(code)}"
     if len(alone) > MOST_ALONE:
-        yield f"* and {len(alone) - MOST_ALONE} more"
+        yield f"* and of {len(alone) - MOST_ALONE} more kinds"
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:

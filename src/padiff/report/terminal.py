@@ -99,7 +99,7 @@ def _place(divergence: Divergence, signs: Signs) -> RenderableType:
     ):
         grid.add_row(name, Text.assemble((words.place(path), "bold red"), f"  {kind}"))
     if divergence.op is not None:
-        grid.add_row("op", Text.assemble((str(divergence.op), "bold red")))
+        grid.add_row(divergence.op.what, Text.assemble((str(divergence.op), "bold red")))
     comparison = divergence.comparison
     found = Text(comparison.outcome.message)
     grid.add_row("found", found)
@@ -267,12 +267,12 @@ def _rest(report: Report) -> Iterable[RenderableType]:
     if units:
         shown = ", ".join(units[:4]) + (f" and {len(units) - 4} more" if len(units) > 4 else "")
         lines.append(Text(f"compared as one, not inside: {shown}", "dim"))
-    alone = [one for one in report.unmatched if not one.inside]
+    count, alone = words.without_partner(report.unmatched)
     if alone:
-        lines.append(Text(f"without partner ({len(alone)}):"))
-        lines += [Text(f"  {one}", no_wrap=True, overflow="ellipsis") for one in alone[:MOST_ALONE]]
+        lines.append(Text(f"without partner ({count}):"))
+        lines += [Text(f"  {one.told()}", no_wrap=True, overflow="ellipsis") for one in alone[:MOST_ALONE]]
         if len(alone) > MOST_ALONE:
-            lines.append(Text(f"  and {len(alone) - MOST_ALONE} more", "dim"))
+            lines.append(Text(f"  and of {len(alone) - MOST_ALONE} more kinds", "dim"))
     if lines:
         yield Text("")
         yield Group(*lines)
@@ -292,12 +292,12 @@ def summary(result: Any) -> str:
     units = list(dict.fromkeys(one.inside for one in result.unmatched if one.inside))
     if units:
         lines.append(f"compared as one, not inside: {', '.join(units[:4])}{', ...' if len(units) > 4 else ''}")
-    alone = [one for one in result.unmatched if not one.inside]
+    count, alone = words.without_partner(result.unmatched)
     if alone:
-        lines.append(f"without partner ({len(alone)}):")
-        lines += [f"  {one}" for one in alone[:10]]
+        lines.append(f"without partner ({count}):")
+        lines += [f"  {one.told()}" for one in alone[:10]]
         if len(alone) > 10:
-            lines.append(f"  and {len(alone) - 10} more")
+            lines.append(f"  and of {len(alone) - 10} more kinds")
     return "\n".join(lines)
 
 
@@ -320,7 +320,7 @@ def _sentences(divergence: Divergence) -> list[str]:
     if divergence.note:
         lines.append(f"  {divergence.note}")
     if divergence.op is not None:
-        lines.append(f"  it starts with the op {divergence.op}")
+        lines.append(f"  it starts with the {divergence.op.what} {divergence.op}")
     for side, stack in zip(("base", "raw "), divergence.source, strict=True):
         if stack:
             lines.append(f"  {side} {stack[-1].file}:{stack[-1].line}  {stack[-1].text}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from padiff.records import Cause, Comparison, Divergence, Outcome, SourceLine
+from padiff.records import Cause, Comparison, Divergence, Outcome, SourceLine, Unmatched
 from padiff.report.record import Report, Side
 
 VERDICTS = {"aligned": "ALIGNED", "diverged": "DIVERGED", "unsure": "NOT SURE"}
@@ -19,6 +20,31 @@ def place(path: str) -> str:
 def tensor(comparison: Comparison) -> str:
     """Which tensor of its module: ``output``, ``input 0``, ``parameter weight``."""
     return comparison.role if comparison.name in ("", comparison.role) else f"{comparison.role} {comparison.name}"
+
+
+class Alone(NamedTuple):
+    """What has no partner, of one side and kind, for one reason."""
+
+    side: str
+    paths: list[str]
+    kind: str
+    why: str
+
+    def told(self, written: Callable[[str], str] = str) -> str:
+        """In a line, with the paths as they are ``written``."""
+        shown = ", ".join(map(written, self.paths[:2])) + (", ..." if len(self.paths) > 2 else "")
+        many = f"{len(self.paths)} x " if len(self.paths) > 1 else ""
+        return f"{self.side} {shown} ({many}{self.kind}): {self.why}"
+
+
+def without_partner(unmatched: Iterable[Unmatched]) -> tuple[int, list[Alone]]:
+    """How many have no partner and are not inside a layer that is compared as one; and all of a kind together."""
+    kinds: dict[tuple[str, str, str], Alone] = {}
+    for one in unmatched:
+        if not one.inside:
+            key = one.side, one.kind, one.why
+            kinds.setdefault(key, Alone(one.side, [], one.kind, one.why)).paths.append(one.path or "(model)")
+    return sum(len(one.paths) for one in kinds.values()), list(kinds.values())
 
 
 def side(one: Side) -> str:
