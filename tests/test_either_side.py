@@ -283,6 +283,35 @@ def test_a_module_that_base_lacks_is_named_itself(block: Callable[..., torch.nn.
     assert "scale" in [cause.name for cause in found.causes]
 
 
+class Rectifying(torch.nn.BatchNorm2d):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.act = torch.nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        return self.act(super().forward(x))
+
+
+class WithNorm(torch.nn.Module):
+    def __init__(self, norm: Any, after: Callable[[Any], Any] = lambda x: x) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Conv2d(3, WIDTH, 3), norm(WIDTH), torch.nn.Conv2d(WIDTH, 3, 3)
+        self.after = after
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.after(self.norm(self.first(x))))
+
+
+def test_a_norm_is_not_blamed_for_what_is_done_after_it() -> None:
+    images = np.random.default_rng(0).standard_normal((2, 3, 9, 9)).astype("float32")
+    base = torch.nn.Sequential(WithNorm(Rectifying), WithNorm(Rectifying)).eval()
+    right = WithNorm(torch.nn.BatchNorm2d, torch.relu)
+    for after, path in ((torch.relu, None), (torch.nn.functional.gelu, "1")):
+        raw = torch.nn.Sequential(right, WithNorm(torch.nn.BatchNorm2d, after)).eval()
+        found = padiff.compare(base, raw, images, progress=False).divergence
+        assert (None if found is None else found.raw_path) == path
+
+
 # ------------------------------------------------------------------ another framework
 
 

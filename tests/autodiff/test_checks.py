@@ -127,6 +127,12 @@ def test_rounding_is_called_so(log: Log) -> None:
     log()
     assert not check_report(one.dump_path, other.dump_path)
     assert any("of the size of rounding noise" in line for line in log())
+    assert not check_grads(one.dump_path, other.dump_path)
+    printed = log()
+    assert any("of the size of rounding noise: but for the bounds, the grads agree" in line for line in printed)
+    bounds = re.search(r"atol=(\S+), rtol=(\S+) ", " ".join(printed))
+    assert bounds is not None
+    assert check_grads(one.dump_path, other.dump_path, {"atol": float(bounds[1]), "rtol": float(bounds[2])})
 
 
 class NormedAndActivated(torch.nn.BatchNorm1d):

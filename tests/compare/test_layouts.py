@@ -38,21 +38,13 @@ def test_other_values_differ_in_any_arrangement(base: Array, raw: Array, stated:
     assert not compare_arranged(base, wrong, Tolerance(mode="auto"))[0].agrees
 
 
-PARTS = {
-    "the last": (HEADS[:, :, 6:], HEADS, "base has the last 1 of raw's 7 along axis 2"),
-    "the first two": (HEADS, HEADS[:, :2], "raw has the first 2 of base's 3 along axis 1"),
-}
+PARTS = {"the last": (HEADS[:, :, 6:], HEADS), "the first two": (HEADS, HEADS[:, :2])}
 
 
-@pytest.mark.parametrize(("base", "raw", "stated"), PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(("base", "raw"), PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize("loosely", [False, True])
-def test_a_part_is_told_and_differs(base: Array, raw: Array, stated: str, loosely: bool) -> None:
+def test_a_part_is_no_arrangement(base: Array, raw: Array, loosely: bool) -> None:
+    """The last of seven fits all of them when it is repeated; that it is the last says more."""
     outcome, arranged = compare_arranged(base, raw, Tolerance(mode="auto"), loosely=loosely)
-    assert (outcome.verdict, outcome.reason) == ("different", "shape")
-    assert stated in outcome.message
+    assert (outcome.verdict, outcome.reason, outcome.layout) == ("different", "shape", "")
     assert arranged is None
-
-
-def test_a_part_of_something_else_is_none() -> None:
-    outcome, _ = compare_arranged(HEADS[:, :, :2], HEADS + 1, Tolerance(mode="auto"))
-    assert outcome.reason == "shape" and "has the" not in outcome.message

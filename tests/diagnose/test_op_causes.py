@@ -112,6 +112,11 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
         lambda m, x, g: x * x.amax(1, keepdim=True).exp() * g,
     ),
     "a factor on one side only": ("scale", lambda m, x, g: x * (g * 1.1).exp(), lambda m, x, g: x * g.exp()),
+    "a factor where the other side only goes on": (
+        "scale",
+        lambda m, x, g: (x.mT / 1.7).exp().mT * g,
+        lambda m, x, g: (x / 1.7).mT.div(0.5).exp().mT * g,
+    ),
     "a number added on one side only": ("offset", lambda m, x, g: x * g.exp(), lambda m, x, g: x * (g + 0.1).exp()),
     "a mask before a layer made on the spot": (
         "mask",

@@ -172,3 +172,61 @@ def test_a_mask_may_be_of_another_dtype_but_not_another(kind: Any, flipped: bool
     if flipped:
         assert result.divergence is not None
         assert (result.divergence.raw_path, result.divergence.comparison.role) == ("", "input")
+
+
+class Clipping(torch.optim.AdamW):
+    """Clips when it steps, as paddle's optimizers do."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.01)
+        return super().step(closure)
+
+
+def clipped(model: Any, to: Path, optimizer: Any, *, before: bool, **options: Any) -> Path:
+    with padiff.capture(model, to, optimizer=optimizer, overwrite=True, **options):
+        for step in range(2):
+            model(batch(step)).square().mean().backward()
+            if before:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+            optimizer.zero_grad()
+    return to
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["free", "synchronised"])
+def test_clipping_before_or_inside_the_step(sync: bool, tmp_path: Path) -> None:
+    model = net()
+    base = clipped(model, tmp_path / "a", torch.optim.AdamW(model.parameters(), 1e-2), before=True)
+
+    def raw(kind: Any = Clipping, **options: Any) -> Any:
+        port = net()
+        optimizer = kind(port.parameters(), **{"lr": 1e-2, **options})
+        dump = clipped(port, tmp_path / "b", optimizer, before=False, base=base, sync=sync)
+        return padiff.compare_dumps(base, dump)
+
+    result = raw()
+    assert result.aligned, str(result)
+    assert any("differ by one factor" in note for note in result.notes)
+    other = raw(lr=2e-2).divergence
+    assert (other.phase, other.step, other.causes[0].name) == ("weight", 0, "lr")
+    other = raw(betas=(0.9, 0.99)).divergence
+    assert (other.phase, other.step, other.causes[0].name) == ("weight", 0, "betas")
+    never = raw(torch.optim.AdamW).divergence
+    assert (never.phase, never.step) == ("gradient", 0)
+
+
+def test_every_call_of_a_step_is_given_what_bases_was(tmp_path: Path) -> None:
+    base = train(net(), tmp_path / "a")
+    raw, seed = net(), 100
+    optimizer = torch.optim.AdamW(raw.parameters(), 1e-2)
+    with padiff.capture(raw, tmp_path / "b", optimizer=optimizer, base=base):
+        for step in range(2):
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-2 / (1 + step)
+            for _ in range(2):
+                seed += 1
+                (raw(batch(seed)).square().mean() / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    result = padiff.compare_dumps(base, tmp_path / "b")
+    assert result.aligned, str(result)

@@ -281,3 +281,32 @@ def test_rules_on_buffers_are_compared_as_buffers() -> None:
     result = padiff.compare(base, raw, X[:, 0], rules={"_mean": "running_mean"})
     assert result.aligned, str(result)
     assert {c.name for c in result.comparisons if c.phase == "buffer"} == {"_mean", "_variance"}
+
+
+class Apart(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.proj = (torch.nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        scores = (self.query(x) @ self.key(x).mT * 0.5).softmax(-1)
+        return x + self.proj(scores @ self.value(x))
+
+
+class Together(torch.nn.Module):
+    def __init__(self, width: int, factor: float = 1.0) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.factor = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width), factor
+
+    def forward(self, x: Any) -> Any:
+        query, key, value = self.qkv(x).chunk(3, -1)
+        return x + self.factor * self.proj((query @ key.mT * 0.5).softmax(-1) @ value)
+
+
+def test_what_is_open_is_tried_in_blocks_of_other_widths() -> None:
+    """Element by element is 12 in the one and 20 in the other; nothing matches, so that everything is tried."""
+    base = torch.nn.Sequential(Apart(12), torch.nn.Linear(12, 20), Apart(20))
+    raw = torch.nn.Sequential(Together(12), torch.nn.Linear(12, 20), Together(20, 1.5))
+    found = padiff.compare(base, raw, X).divergence
+    assert found is not None
+    assert found.raw_path == "2"

@@ -74,6 +74,10 @@ class CallPairing:
         place = self._kin_seen[raw.index]
         return kin.calls[place] if place < len(kin.calls) else None
 
+    def lacking(self, raw: Call) -> bool:
+        """Whether base has no module that a call of raw could be held against."""
+        return raw.node not in self._base_of and raw.node not in self._group_of
+
     def held(self, base: Call) -> bool:
         """Whether a call of base is one that calls of raw are held against because of their modules."""
         return base.node in self._base_nodes

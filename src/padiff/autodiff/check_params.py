@@ -10,6 +10,7 @@ from padiff.autodiff.check_report import concluded, opened, read_cfg
 from padiff.autodiff.dump_pairs import DumpPairs, RunsSeen, check_parts, dump_pairs
 from padiff.autodiff.failure import listed_difference, number_lines, routes, title_of
 from padiff.autodiff.log import count, say, wrapped, write_file
+from padiff.autodiff.rounding import bounds_that_hold
 from padiff.engine.apart import Apart
 from padiff.engine.verdict import ENOUGH_PARAMETERS
 from padiff.records import Comparison, Phase, Tolerance
@@ -53,6 +54,8 @@ class _Tally:
     lines: list[str] = field(default_factory=list)
     """Of the file that lists every difference."""
     printed: int = 0
+    would_hold: list[Tolerance | None] = field(default_factory=list)
+    """Bounds under which what differs would not; None for what is more than rounding."""
 
 
 def _walk(
@@ -76,6 +79,7 @@ def _walk(
     if tally.lines:
         path = write_file(f"{what}_diff", tally.lines)
         say(f"all {what} that differ are listed in", f"{INDENT}{path}")
+        _say_of_rounding(tally)
     if not tally.compared and found.pairs and tally.passed:
         why = "no backward was run" if what == "grads" else "neither dump holds any"
         say(f"no {what} were compared: {why}")
@@ -101,11 +105,24 @@ def _step(tally: _Tally, label: str, apart: Apart, base: StepDump, raw: StepDump
     tally.passed = False
     say(f"{label}{what} compared. ({count(len(compared), 'tensor')}, {len(differing)} differ)")
     names = apart.job.base.tree.name, apart.job.raw.tree.name
+    tally.would_hold += [bounds_that_hold(compared, one, tally.tolerance, own_loss=True) for one in differing]
     for one in differing:
         tally.lines += listed_difference(what, one, names, tally.tolerance)
     for one in differing[: max(0, MOST_PRINTED - tally.printed)]:
         tally.printed += 1
         _say_difference(one, names, tally.tolerance)
+
+
+def _say_of_rounding(tally: _Tally) -> None:
+    known = [one for one in tally.would_hold if one is not None]
+    if not known or len(known) < len(tally.would_hold):
+        return
+    rtol, atol = max(one.rtol for one in known), max(one.atol for one in known)
+    many = "The difference is" if len(known) == 1 else f"The {len(known)} differences are all"
+    say(
+        f"{many} of the size of rounding noise: but for the bounds, the {tally.what} agree.",
+        f"{INDENT}atol={atol:g}, rtol={rtol:g} (compare_mode={tally.tolerance.mode}) would hold",
+    )
 
 
 def _say_difference(one: Comparison, names: tuple[str, str], tolerance: Tolerance) -> None:

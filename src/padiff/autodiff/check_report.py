@@ -9,11 +9,13 @@ from padiff.autodiff.dump_pairs import RunsSeen, check_parts, dump_pairs, mapped
 from padiff.autodiff.failure import explain
 from padiff.autodiff.log import count, say, wrapped
 from padiff.autodiff.options import read_tolerance, refuse_option
+from padiff.autodiff.rounding import tolerance_that_holds
 from padiff.autodiff.trees import route
 from padiff.engine.apart import Apart
 from padiff.engine.result import Result
 from padiff.errors import ArgumentError
 from padiff.records import Phase, Rules, Tolerance
+from padiff.report import Report
 from padiff.store import Dump
 
 OPTIONS = ("atol", "rtol", "compare_mode")
@@ -44,6 +46,7 @@ def check_report(path_0: Any, path_1: Any, cfg: Mapping[str, Any] | None = None)
                 continue
             if passed:
                 explain(result.report(), whole=True, own_loss=True)
+                _say_of_rounding(base, raw, result.report())
             else:
                 _say_briefly(result)
             passed = False
@@ -87,6 +90,21 @@ def _say_compared(label: str, result: Result) -> None:
             parts.append(f"{text} ({count(len(outcomes), 'tensor')}{f', {wrong} differ' if wrong else ''})")
     said = ", ".join(parts) or "nothing"
     say(*wrapped(f"{label}: {said} compared." if label else f"{said} compared.", after="    "))
+
+
+def _say_of_rounding(base: Dump, raw: Dump, report: Report) -> None:
+    """Where more than the bounds keeps the report from calling it rounding: what inner layers are given, and each
+    author gives as he likes. Whether that accuses anybody is for the engine to say."""
+    found = tolerance_that_holds(report, own_loss=True, inner=False)
+    if found is None or tolerance_that_holds(report, own_loss=True) is not None:
+        return
+    if opened(base, raw, Tolerance(mode="auto")).run(renumbered=True).aligned:
+        say(
+            "",
+            "The differences are of the size of rounding noise, but for what inner layers are given, which is passed",
+            "    differently and changes nothing: but for the bounds, the models agree.",
+            f"    atol={found.atol:g}, rtol={found.rtol:g} (compare_mode={found.mode}) would hold",
+        )
 
 
 def _say_briefly(result: Result) -> None:

@@ -13,25 +13,34 @@ from padiff.records import Comparison, Tolerance
 from padiff.report import Report
 
 
-def tolerance_that_holds(report: Report, *, own_loss: bool) -> Tolerance | None:
+def tolerance_that_holds(report: Report, *, own_loss: bool, inner: bool = True) -> Tolerance | None:
     """The bounds under which the last step would have agreed; None when any difference is more than rounding.
 
-    ``own_loss`` says that the user gave loss functions.
+    ``own_loss`` says that the user gave loss functions, ``inner`` that what inner layers are given counts.
     """
     step, tolerance = report.last_step, report.tolerance
     found: list[Tolerance] = []
     for comparison in step:
-        if comparison.agrees:
+        given = (comparison.phase, comparison.role) == ("forward", "input") and comparison.raw_path != ""
+        if comparison.agrees or (given and not inner):
             continue
-        one = comparison.outcome.suggestion
-        if one is None and comparison.outcome.reason == "values" and _cancelled(step, comparison, own_loss):
-            one = _wider(comparison, tolerance)
+        one = bounds_that_hold(step, comparison, tolerance, own_loss=own_loss)
         if one is None:
             return None
         found.append(one)
     if not found:
         return None
     return Tolerance(max(one.rtol for one in found), max(one.atol for one in found), tolerance.mode)
+
+
+def bounds_that_hold(
+    step: Sequence[Comparison], comparison: Comparison, tolerance: Tolerance, *, own_loss: bool
+) -> Tolerance | None:
+    """Those under which two tensors would agree; None where their difference is more than rounding."""
+    one = comparison.outcome.suggestion
+    if one is None and comparison.outcome.reason == "values" and _cancelled(step, comparison, own_loss):
+        return _wider(comparison, tolerance)
+    return one
 
 
 def _wider(comparison: Comparison, tolerance: Tolerance) -> Tolerance | None:
@@ -70,7 +79,7 @@ def _beside_others(step: Sequence[Comparison], gradient: Comparison) -> bool:
         and c.outcome.numbers is not None
         and (c.agrees or c.outcome.suggestion is not None)
     ]
-    dtype = gradient.forms[1].partition("[")[0]
-    if numbers is None or not dtype or not others:
+    dtype = gradient.forms[1].partition("[")[0] or "float32"  # what is narrower is bound the more tightly then
+    if numbers is None or not others:
         return False
     return numbers.max_abs <= rounding_bound(kind_of(np.dtype(dtype)), max(others))

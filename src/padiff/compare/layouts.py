@@ -1,4 +1,4 @@
-"""The same elements in another arrangement: axes of one, in another order, merged or repeated; or a part of them."""
+"""The same elements in another arrangement: axes of length one, in another order, merged, or repeated."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def compare_arranged(
             return _stated(found, change), _fitting(left, raw)
         if found.numbers and (nearest is None or found.numbers.rmse < nearest[0]):
             nearest = found.numbers.rmse, change, left, right
-    if base.size != raw.size and (part := _part_of(base, raw, tolerance)):
-        return replace(outcome, message=f"{outcome.message}; {part}"), None
+    if base.size != raw.size and _has_part(base, raw, tolerance):
+        return outcome, None
     if nearest is None:
         return outcome, None
     _, change, left, right = nearest
@@ -112,21 +112,19 @@ def _repeated(base: Array, raw: Array, gradients: bool) -> list[tuple[str, Array
     return []
 
 
-def _part_of(base: Array, raw: Array, tolerance: Tolerance) -> str:
-    """In words, that one side holds the first or the last of what the other does; "" where it does not."""
+def _has_part(base: Array, raw: Array, tolerance: Tolerance) -> bool:
+    """Whether one side holds the first or the last of what the other does: no arrangement, whatever fits."""
     if base.ndim != raw.ndim:
-        return ""
+        return False
     axes = [axis for axis in range(base.ndim) if base.shape[axis] != raw.shape[axis]]
     if len(axes) != 1:
-        return ""
+        return False
     size = min(base.shape[axes[0]], raw.shape[axes[0]])
-    for which, start in (("last", -size), ("first", 0)):
+    for start in (-size, 0):
         cut = (slice(None),) * axes[0] + (slice(start, start + size or None),)
         if compare_arrays(base[cut], raw[cut], tolerance, brief=True).agrees:
-            small, large = ("base", "raw") if base.shape[axes[0]] == size else ("raw", "base")
-            many = max(base.shape[axes[0]], raw.shape[axes[0]])
-            return f"{small} has the {which} {size} of {large}'s {many} along axis {axes[0]}"
-    return ""
+            return True
+    return False
 
 
 def _arrangements(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:

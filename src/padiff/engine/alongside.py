@@ -31,7 +31,7 @@ from padiff.engine.matching import Matching, alike, match
 from padiff.engine.randomness import replay_beside
 from padiff.engine.rehearsal import repeatable
 from padiff.engine.replay import follows, judge, reference_from
-from padiff.engine.stored import root_call, stored_noise, stored_tree, stored_usage
+from padiff.engine.stored import stored_noise, stored_tree, stored_usage
 from padiff.errors import DumpError, WeightError
 from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree
@@ -157,19 +157,20 @@ class Alongside:
 
     # --- one step
 
-    def given(self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
-        """What raw is called with instead; the models are matched now if that had to wait."""
-        changed = self._exchanged(step, args, kwargs) if self._inputs and step in self._steps else None
+    def given(self, step: int, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
+        """What raw is called with instead, in a call of a step; the models are matched now if that had to wait."""
+        changed = self._exchanged(step, call, args, kwargs) if self._inputs and step in self._steps else None
         if self._matching is None:
             self._match(Arguments(*(changed or (args, kwargs))))
         return changed
 
-    def _exchanged(self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
+    def _exchanged(self, step: int, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
         """Raw's own arguments with base's tensors in the place of raw's that they belong to."""
         adapter = self._live.adapter
-        root = root_call(self.dump.step(step))
-        if root is None:
+        roots = [one for one in self.dump.step(step).calls if one.parent < 0]
+        if call >= len(roots):
             return None
+        root = roots[call]
         named = [(str(place), value) for place, value in enumerate(args)] + list(kwargs.items())
         slots: list[Slot] = []
         tensors: list[Any] = []

@@ -15,6 +15,8 @@ from padiff.diagnose.divergence import divergence_of
 from padiff.engine.after_step import MOST_STEPS
 from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
+from padiff.engine.clipping import NOTE as CLIPPED
+from padiff.engine.clipping import but_for_a_factor, inside_the_step
 from padiff.engine.growth import forgiven
 from padiff.engine.heard import own_draws, replayed_in, stored_gaps
 from padiff.engine.job import Job
@@ -188,7 +190,13 @@ class Apart:
         start = self._state.start(base, raw)
         state = self._state.left(base, raw, noise, gradients=not fed)
         comparisons = [*done.comparisons, *state]
-        comparisons += self._state.moments(base, raw, noise, comparisons)
+        clipped = None if self.summed or self.job.tolerance.mode != "auto" else but_for_a_factor(comparisons)
+        moments = self._state.moments(base, raw, noise, clipped or comparisons, anyway=clipped is not None)
+        if clipped is not None and inside_the_step(comparisons, moments):
+            comparisons = clipped
+            found = [one for one in found if one.phase != "gradient"]
+            self.notes.append(f"step {base.number}: {CLIPPED}")
+        comparisons += moments
         if not fed and self.job.tolerance.mode == "auto":
             comparisons = list(forgiven(comparisons))
         if not fed and (not done.alike or self.job.tolerance.mode != "auto"):

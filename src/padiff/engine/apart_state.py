@@ -24,13 +24,20 @@ class ApartState:
         """The last step whose moments were compared."""
 
     def moments(
-        self, base: StepDump, raw: StepDump, noise: Noise | None, compared: Sequence[Comparison]
+        self,
+        base: StepDump,
+        raw: StepDump,
+        noise: Noise | None,
+        compared: Sequence[Comparison],
+        *,
+        anyway: bool = False,
     ) -> list[Comparison]:
-        """What the optimizers remember, where the weights they made agree; ``compared`` says how far gradients do."""
+        """What the optimizers remember, where the weights they made agree, or ``anyway``; ``compared`` says how far
+        gradients do."""
         weights = [one for one in compared if one.phase == "weight"]
         if self._summed or noise is None or self._job.tolerance.mode != "auto" or not weights:
             return []
-        if not all(one.agrees for one in weights):
+        if not anyway and not all(one.agrees for one in weights):
             return []
         sides = _read(base), _read(raw)
         gradients = {p: v.numpy() for p, v in base.parameter_gradients.items() if v is not None and not v.overwritten}

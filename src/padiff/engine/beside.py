@@ -27,6 +27,10 @@ class Beside(Protocol):
         """Whether it is known only when the call has ended."""
         ...
 
+    def lacking(self, call: Call) -> bool:
+        """Whether base has no such module at all."""
+        ...
+
     def forgiven(self, call: Call) -> int | None:
         """An earlier call whose output turns out to be what base's was, with this one added."""
         ...
@@ -71,6 +75,8 @@ class Itself:
     def told_late(self, call: Call) -> bool:
         return False
 
+    lacking = told_late
+
     def forgiven(self, call: Call) -> int | None:
         return None
 
@@ -111,6 +117,9 @@ class Other:
 
     def told_late(self, call: Call) -> bool:
         return self._pairing.told_late(call)
+
+    def lacking(self, call: Call) -> bool:
+        return self._pairing.lacking(call)
 
     def forgiven(self, call: Call) -> int | None:
         found = self._partners.finishes(call)

@@ -226,7 +226,7 @@ class Blame:
                 self._likes[base.kind, call.kind].append(fault)
             if not self._doubtful or call.index not in self.misfed:  # else what was doubtful before explains it
                 self._doubtful.append(fault)
-        elif self._doubtful and phase == "forward" and (kind == "edge" or call.parent < 0):
+        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self._any_doubt():
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, self._latest_doubt())
@@ -238,6 +238,13 @@ class Blame:
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
+
+    def _any_doubt(self) -> bool:
+        """Whether something doubtful may be wrong; what one side rectifies in the module, and the other after it, is
+        not what was wrong."""
+        while self._doubtful and _rectifies(latest := self._latest_doubt()):
+            self._doubtful = [doubt for doubt in self._doubtful if doubt is not latest]
+        return bool(self._doubtful)
 
     def _maker(self, call: Call, slot: Slot) -> Call | None:
         """The call without a partner that made what a call is given, where it is not around that."""

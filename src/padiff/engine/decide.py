@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,8 @@ _TIGHT = 2e-6
 """An error that no other option could well undercut."""
 
 
-def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) -> WeightPlan:
-    """Run raw with the default of every choice; where outputs differ, try the other options.
+def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: Sequence[Named]) -> WeightPlan:
+    """Run raw with the default of every choice; where outputs differ from those ``expected``, try the other options.
 
     Where no options make the models' outputs match, something else is wrong. Then each choice is settled where it
     first makes a difference, by what the modules around it return: else it would be taken for the difference. Raw's
@@ -41,7 +41,7 @@ def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) ->
     """
     if not plan.choices or plan.problems:
         return plan
-    trial = _Trial(base, raw, arguments, plan)
+    trial = _Trial(base, raw, arguments, plan, expected)
     with _restored(raw):
         found, where = _search(plan.choices, trial)
     return _doubtful(_settled(plan, found, where), where)
@@ -87,15 +87,21 @@ def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], 
 class _Trial:
     """Runs raw with chosen options, and says how far it is from base: (whether all agree, relative error)."""
 
-    def __init__(self, base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan) -> None:
+    def __init__(
+        self, base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, expected: Sequence[Named]
+    ) -> None:
         self._base, self._raw, self._arguments, self._plan = base, raw, arguments, plan
+        self._expected = expected
         places = {choice.place for choice in plan.choices}
         self._watched = (tuple({one for one, _ in places}), tuple({other for _, other in places}))
         self._left = _MOST_RUNS
-        if isinstance(base, StoredTree):  # it ran elsewhere, and what it returned is known
-            self._expected, self._expected_at = stored_returned(base, self._watched[0])
-        else:
-            self._expected, self._expected_at = returned(base, arguments()[0], self._watched[0])
+
+    @functools.cached_property
+    def _expected_at(self) -> Mapping[str, Array]:
+        """What base's modules around the places return, which is asked for where outputs don't tell."""
+        if isinstance(self._base, StoredTree):  # it ran elsewhere
+            return stored_returned(self._base, self._watched[0])
+        return returned(self._base, self._arguments()[0], self._watched[0])[1]
 
     def of_outputs(self, chosen: Sequence[int]) -> Score:
         outputs, _ = self._run(chosen)
@@ -170,7 +176,7 @@ def _place_by_place(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int
         for place, numbers in places.items():
             if numbers[0] not in where:
                 open_here = [choices[number] for number in numbers]
-                found = _best(open_here, partial(_score_at, trial, place, tuple(chosen), numbers))
+                found = _best(open_here, functools.partial(_score_at, trial, place, tuple(chosen), numbers))
                 if found is not None:
                     chosen = _put(chosen, numbers, found)
                     where |= dict.fromkeys(numbers, f"outputs of {place[1]}")

@@ -205,7 +205,8 @@ class LocalRun:
         known = self._blame.ended(call, self._beside.forgiven(call))
         base = self._beside.at_end(call)
         if base is None:
-            self._blame.alone(call)
+            if self._beside.lacking(call):
+                self._blame.alone(call)
             return {}
         self._blame.began(base, call)
         self.pairs.append((base, call))

@@ -81,7 +81,7 @@ def _match(job: Job, *, run: bool) -> Matching:
     if _apart(job):
         other = settled_by_values(job.base, job.raw, other)
     elif uses[1].tensors and raised is None:
-        other = decide(job.base, job.raw, job.arguments, other)
+        other = decide(job.base, job.raw, job.arguments, other, uses[0].outputs)
     anchors = found.anchors(other)
     anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
     if raised is not None:  # it will again when it is run for good, beside what the other did

@@ -17,6 +17,7 @@ from padiff.capture.recorder import Recorder
 from padiff.capture.state import moved, random_state
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
+from padiff.compare.measure import rms
 from padiff.engine.drift import UNCERTAIN, uncertain_part
 from padiff.engine.dumping import StepSink, plain_settings
 from padiff.engine.generators import States, moved_since, states
@@ -52,8 +53,8 @@ class Running:
         self._calls = 0
         self._handles: list[Handle] = []
         self._gradients: dict[str, Held] = {}
-        self._inherits = False
-        """Whether the optimizer will see gradients of an earlier step as well."""
+        self._made: dict[str, Array] = {}
+        """Samples of the gradients that backward makes, where an optimizer may be given others."""
         self._rehearsal: Rehearsal | None = None
         self._rehearsed = False
         self._noise: Noise | None = None
@@ -92,9 +93,9 @@ class Running:
         self._calls += 1
         given = None
         alongside = self._capture.alongside
-        if self._calls == 1 and alongside is not None:
+        if alongside is not None:
             with self._capture.alone():
-                given = alongside.given(self.number, args, kwargs)
+                given = alongside.given(self.number, self._calls - 1, args, kwargs)
             args, kwargs = given or (args, kwargs)
         if self.sink is None:
             return given
@@ -198,11 +199,10 @@ class Running:
             # See the gradients of parameters as backward makes them: they may be cleared before the step ends.
             for path, parameter in self._live.parameters().items():
                 self._keep(adapter.on_gradient(parameter, partial(self._of_parameter, path)))
-        else:
-            self._inherits = any(
-                gradient is not None and bool(adapter.to_numpy(gradient).any())
-                for gradient in map(adapter.gradient, self._live.parameters().values())
-            )
+        elif self._capture.calibrates:
+            # What backward makes of them: until the optimizer steps, somebody may clip or unscale, or have added up.
+            for path, parameter in self._live.parameters().items():
+                self._keep(adapter.on_gradient(parameter, partial(self._made_of_parameter, path)))
         if self._first:
             self.sink.step.before(self._dumped(self._held(self._live.parameters())), self._held(self._live.buffers()))
         if self._capture.calibrates and repeatable((*args, *kwargs.values()), adapter.is_tensor):
@@ -245,6 +245,11 @@ class Running:
             total = np.add(known.numpy(), adapter.to_numpy(gradient))
             held = Held(adapter, adapter.to_native(total, like=self._live.model))
         self._gradients[path] = held
+
+    def _made_of_parameter(self, path: str, gradient: Any) -> None:
+        if not self._capture.busy:
+            few = sampled(Held(self._adapter, gradient))
+            self._made[path] = self._made[path] + few if path in self._made else few
 
     def _of_output(self, name: str, call: int, gradient: Any) -> None:
         if self._capture.busy:
@@ -366,16 +371,18 @@ class Running:
                 self._write_draws(heard)
         rehearsal.find_start(self.number)
         backward, drift = bool(rehearsal.gradients), self._capture.drift
-        if self._calls > 1 or self._inherits:
+        if self._calls > 1:
             rehearsal.alone(self.number, self._samples, backward=backward)
         else:
-            self._samples.parameters.update({path: sampled(held) for path, held in self._gradients.items()})
+            kept = {path: sampled(held) for path, held in self._gradients.items()}
+            self._samples.parameters.update(kept | self._made)
         self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
         if self._noise is None:
             self._extra["repeats"] = False
             if self._listener is None:  # it may draw from a generator of its own
                 self._unheard = self._capture.draws = True
             return
+        self._noise = self._as_stepped(self._noise)
         if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= most_held():
             found = rehearsal.reference(self.number, drift, backward=backward)
             if found is not None:
@@ -394,9 +401,18 @@ class Running:
                 return
             numbers.append([slot.tensor for slot in others])
             same.update({b.tensor: a.tensor for a, b in zip(slots, others, strict=True)})
-        self._local, self._fed = reference.noise, fed
+        self._local, self._fed = reference.noise, None if fed is None else self._as_stepped(fed)
         self._extra["reference"] = numbers
         self.sink.step.borders(reference.contributions, reference.arrivals, same)
+
+    def _as_stepped(self, noise: Noise) -> Noise:
+        """The same for the gradients that the optimizer is given: smaller ones where somebody clips, or unscales."""
+        found = dict(noise.parameters)
+        for path, made in self._made.items():
+            size = rms(made)
+            if path in found and path in self._gradients and size > 0:
+                found[path] *= min(1.0, rms(sampled(self._gradients[path])) / size)
+        return replace(noise, parameters=found)
 
     def _with_drift(self) -> Noise | None:
         """The prediction, with what the step of an optimizer makes of it."""

@@ -262,8 +262,8 @@ def root_call(step: StepDump) -> Call | None:
     return min((call for call in step.calls if call.parent < 0), key=lambda call: call.index, default=None)
 
 
-def stored_returned(live: StoredTree, places: Sequence[str]) -> tuple[list[tuple[str, Array]], dict[str, Array]]:
-    """What a model, and the modules around some places, returned in the dump's first step."""
+def stored_returned(live: StoredTree, places: Sequence[str]) -> dict[str, Array]:
+    """What the modules around some places returned in the dump's first step."""
     assert live.dump is not None
     step = live.dump.steps[0]
     made: dict[str, Array] = {}
@@ -278,7 +278,7 @@ def stored_returned(live: StoredTree, places: Sequence[str]) -> tuple[list[tuple
             inner = inner.rpartition(".")[0]
         if inner:
             found[place] = made[inner]
-    return list(root_outputs(step)), found
+    return found
 
 
 def root_outputs(step: StepDump) -> tuple[tuple[str, Array], ...]:

@@ -50,13 +50,13 @@ def questions_of(
     pairs: Sequence[UnitPair], sets: Sequence[OpenSet], base: LiveTree, raw: LiveTree
 ) -> tuple[Question, ...]:
     """One question per kind of place: what holds for one block holds for its likes."""
-    families: dict[tuple[str, str], list[int]] = defaultdict(list)
+    families: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
         kind = _open(pair)
         if kind:
-            families[(kind, _starred(pair.raw[0].path))].append(number)
+            families[kind, _starred(pair.raw[0].path), len(pair.base), len(pair.raw)].append(number)
     found = [_which_is_which(pairs, one) for one in sets if len(one.raw) <= _MOST_SWAPPED]
-    for (kind, place), numbers in families.items():
+    for (kind, place, *_), numbers in families.items():
         family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
@@ -144,7 +144,7 @@ def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> li
     orders = [tuple(range(len(parts)))]
     if equal and not _order_told(first):
         orders = list(itertools.permutations(orders[0]))
-    interleavings = _interleavings(parts, first, base, raw)
+    interleavings = _in_common([_interleavings(_parts(pair), pair, base, raw) for pair in family.values()])
     names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
     options: list[Option] = []
     for order in orders:
@@ -152,8 +152,10 @@ def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> li
         plain = tuple(entry for _, _, entry in compose(list(changed.values())))
         label = " then ".join(names[place] for place in order)
         options.append(Option(label, plain, changed))
+        places = [{entry.path for _, _, entry in compose([pair])} for pair in changed.values()]
         for heads, how in interleavings:
-            entries = tuple(_by_head(entry, heads, len(first.base) > 1) for entry in plain)
+            of_path = {path: own for own, paths in zip(heads, places, strict=True) for path in paths}
+            entries = tuple(_by_head(entry, of_path[entry.path], len(first.base) > 1) for entry in plain)
             options.append(Option(how if order == orders[0] else f"{label}, {how}", entries, changed))
     return sorted(options, key=lambda option: "by" in option.label.split())
 
@@ -165,16 +167,29 @@ def _order_told(pair: UnitPair) -> bool:
     return in_part_order(parts, whole)[1] and tells_order(whole)
 
 
-def _interleavings(parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: LiveTree) -> list[tuple[int, str]]:
-    """Numbers of heads to interleave by, with what to call it: as the attention says, or such as are usual."""
+def _interleavings(
+    parts: Sequence[Unit], pair: UnitPair, base: LiveTree, raw: LiveTree
+) -> dict[tuple[str, int], tuple[int, str]]:
+    """Numbers of heads to interleave by, with what to call it: as the attention says, or such as are usual; by what is
+    the same for blocks of other widths."""
     sizes = [part.main.neutral[0] for part in parts]
     least = math.gcd(*sizes)
     equal = min(sizes) == max(sizes)
     attends = len(parts) == 3  # query, key and value, whatever they are called
     said = {n for n in _said(pair, base, raw, _HEADS if equal else _KEY_HEADS) if least % n == 0}
     usual = [n for n in _USUAL_HEADS if least % n == 0 and n < least] if attends and not said else []
-    alternating = [(least, "element by element")] if equal and least not in said else []
-    return [*((heads, f"head by head, {heads} heads") for heads in (*sorted(said), *usual)), *alternating]
+    found = {("said", place): (heads, f"head by head, {heads} heads") for place, heads in enumerate(sorted(said))}
+    found |= {("usual", heads): (heads, f"head by head, {heads} heads") for heads in usual}
+    if equal and least not in said:
+        found["elements", 0] = (least, "element by element")
+    return found
+
+
+def _in_common(found: Sequence[dict[tuple[str, int], tuple[int, str]]]) -> list[tuple[tuple[int, ...], str]]:
+    """What is possible in every block: its number of heads in each, and what it is called in the first."""
+    first = found[0]
+    shared = [sort for sort in first if all(sort in other for other in found)]
+    return [(tuple(one[sort][0] for one in found), first[sort][1]) for sort in shared]
 
 
 def _by_head(entry: WeightEntry, heads: int, fuses: bool) -> WeightEntry:

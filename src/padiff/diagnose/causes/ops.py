@@ -195,6 +195,10 @@ def _is_mask(event: Event, slot: Slot) -> bool:
 
 def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
     if base.thing != raw.thing:
+        numbers = [one for one in (_by_number(base, "base"), _by_number(raw, "raw")) if one is not None]
+        if len(numbers) == 1 and (base.moving or raw.moving):  # the other side only goes on
+            yield numbers[0]
+            return
         text = f"base does {base.words} where raw does {raw.words}"
         yield Cause(_change(base.thing, raw.thing), text, 0.8)
         return
