@@ -286,9 +286,9 @@ def test_a_list_of_blocks_that_is_left_early(base: str, raw: str, after: int, be
     """The first block that only one of them calls is named, and the line that calls it."""
     result = padiff.compare(leaving(base, after), leaving(raw, before), batch(), loss=squared)
     assert place(result) == ("", "", "forward")
+    first = min(after, before) + 1
     found = result.divergence
     assert found is not None and found.op is not None
-    first = min(after, before) + 1
     side = "base" if after > before else "raw"
     told = f"of blocks base calls {after + 1} and raw {before + 1}: blocks.{first} is the first that {side} calls alone"
     assert told in found.note

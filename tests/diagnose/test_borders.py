@@ -137,5 +137,7 @@ def test_both_sides_have_their_lines_though_base_lacks_the_wrapper() -> None:
     found = padiff.compare(*pair(scale=1.01), X).divergence
     assert found is not None
     base, raw = found.source
-    assert "self.conv3(x)" in base[-1].text
+    assert "self.relu(self.bn2(self.conv2(x)))" in base[-1].text  # makes what raw multiplies, and goes on with it
     assert "self.two(x * self.scale)" in raw[-1].text
+    assert found.op is not None
+    assert (found.op.base, found.op.raw) == ("", "paddle.Tensor.__mul__")

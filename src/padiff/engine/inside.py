@@ -326,7 +326,8 @@ def _telling(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[Cal
     if "@" in fault.comparison.raw_path:
         name = fault.comparison.raw_path.rpartition("@")[2]
         return _tag(base, name), _tag(raw, name)
-    if fault.between and fault.after is not None and fault.after.index != fault.raw.index:
+    given = fault.phase == "forward" and fault.comparison.role == "input"
+    if given or (fault.between and fault.after is not None and fault.after.index != fault.raw.index):
         child = next((call for call in raw.children if call.index == _direct(fault, scenes)), None)
         partner = None if child is None else scenes.pairs.get(child.index)
         other = None if partner is None else next((c for c in base.children if c.index == partner.index), None)
@@ -374,10 +375,10 @@ def _differs(one: Slot, other: Slot, narrow: float) -> bool:
 
 def _direct(fault: Fault, scenes: Scenes) -> int:
     """The child of the module, or of those inside without partner, in which the call lies that told."""
-    assert fault.after is not None
     parents = {call.index: call.parent for call in scenes.found.calls}
     own = _own(scenes.found.calls, fault.raw.index, set(scenes.pairs))
-    index = fault.comparison.raw_call if fault.comparison.raw_call in parents else fault.after.index
+    after = -1 if fault.after is None else fault.after.index
+    index = fault.comparison.raw_call if fault.comparison.raw_call in parents else after
     while index in parents and parents[index] not in own:
         index = parents[index]
     return index

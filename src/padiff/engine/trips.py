@@ -16,7 +16,7 @@ def with_trips(found: Sequence[Divergence], done: StepComparison) -> list[Diverg
 
 def _told(divergence: Divergence, done: StepComparison) -> Divergence:
     base = _inside(done.base.calls, divergence.base_call)
-    raw = _inside(done.raw.calls, divergence.raw_call)
+    raw = _inside(done.raw.calls, _around(divergence, done))
     partner = {other.node: one.node for one, other in done.pairs}
     times = Counter(call.node for call in base), Counter(call.node for call in raw)
     unequal: list[tuple[int, str]] = []
@@ -37,14 +37,28 @@ def _told(divergence: Divergence, done: StepComparison) -> Divergence:
             f"trip {trip} is the first that {side} takes alone"
         )
         unequal.append((lone, text))
-    unequal += _lists(base, raw, done)
+    lists = _lists(base, raw, done)
+    unequal += [(lone.index, text) for lone, text in lists]
     if not unequal:
         return divergence
     text = min(unequal)[1]
+    first = next((lone for lone, told in lists if told == text), None)
+    if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
+        divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
     return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
 
 
-def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> list[tuple[int, str]]:
+def _around(divergence: Divergence, done: StepComparison) -> int:
+    """Raw's call beside base's: the place itself, or around it, where that has no partner."""
+    calls = {call.index: call for call in done.raw.calls}
+    partners = {other.index for one, other in done.pairs if one.index == divergence.base_call}
+    index = divergence.raw_call
+    while index in calls and index not in partners:
+        index = calls[index].parent
+    return index if index in partners else divergence.raw_call
+
+
+def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> list[tuple[Call, str]]:
     """Lists of modules of which one side calls more than the other: where a loop over them ends."""
     paired = {other.index: one for one, other in done.pairs}
     lists = [{}, {}]  # type: list[dict[str, list[Call]]]
@@ -53,7 +67,7 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
             owner, _, last = call.path.rpartition(".")
             if last.isdigit():
                 own.setdefault(owner, []).append(call)
-    found: list[tuple[int, str]] = []
+    found: list[tuple[Call, str]] = []
     for owner, theirs in lists[1].items():
         partners = [paired[call.index] for call in theirs if call.index in paired]
         ours = next((calls for calls in lists[0].values() if partners and partners[0] in calls), [])
@@ -65,7 +79,7 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
         text = (
             f"of {owner} base calls {len(ours)} and raw {len(theirs)}: {lone.path} is the first that {side} calls alone"
         )
-        found.append((lone.index, text))
+        found.append((lone, text))
     return found
 
 

@@ -158,8 +158,8 @@ def _goes_on_with(others: Sequence[Event], event: Event | None) -> bool:
 
 
 def _module(likes: Likes, side: int, event: Event | None) -> str:
-    """The module inside, without a partner, whose op it is; nothing where it is the code's own."""
-    owner = "" if event is None else event.call.path.partition("/")[0]
+    """The module inside, without a partner, that it is the call of; nothing where it is an op."""
+    owner = "" if event is None or event.call.is_op else event.call.path
     return "" if owner == likes.sides[side].inside.path else owner
 
 
