@@ -290,3 +290,22 @@ def test_wrong_rules_and_unfitting_weights_are_explained() -> None:
         padiff.compare(model, copy.deepcopy(model), X, rules=5)  # type: ignore[arg-type]
     with pytest.raises(WeightError, match=r"base 0\.weight, raw 0\.weight"):
         padiff.compare(torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.nn.Sequential(torch.nn.Linear(4, 5)), X)
+
+
+class Positions(torch.nn.Module):
+    """A buffer of whole numbers, as such or as floats: casting a model as a whole does that in paddle."""
+
+    def __init__(self, kind: torch.dtype, first: int = 0) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 4)
+        self.register_buffer("places", torch.arange(first, first + 4).to(kind))
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(x) + self.places
+
+
+def test_whole_numbers_in_a_buffer_of_floats() -> None:
+    x = np.ones((2, 4), "float32")
+    assert padiff.compare(Positions(torch.int64), Positions(torch.float32), x).aligned
+    found = padiff.compare(Positions(torch.int64), Positions(torch.float32, first=1), x, weights="keep").divergence
+    assert found is not None

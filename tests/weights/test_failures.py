@@ -213,6 +213,10 @@ def test_integers_narrow_only_when_their_values_do() -> None:
     assert not loses("int64", "int32", lambda: np.array([0, 511]))
     assert loses("int64", "int32", lambda: np.array([0, 2**40]))
     assert not loses("int64", "int32", lambda: np.zeros(0, np.int64))
+    assert not loses("int64", "float64", lambda: np.array([-(2**53), 33]))
+    assert loses("int64", "float64", lambda: np.array([2**53 + 1]))
+    assert not loses("int64", "bfloat16", lambda: np.arange(257))
+    assert loses("int64", "bfloat16", lambda: np.arange(258))
     assert loses("float32", "float16", lambda: np.zeros(3, np.float32)), "floats are judged by their dtype"
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from padiff.compare.arrays import compare_arrays, missing
+from padiff.compare.given import as_kept
 from padiff.compare.measure import rms
 from padiff.compare.tolerance import predicting
 from padiff.engine.gallery import Gallery
@@ -65,6 +66,8 @@ class State:
 
     def _compared(self, phase: Phase, base: Array, raw: Array, tolerance: Tolerance) -> Outcome:
         outcome = compare_arrays(base, raw, tolerance)
+        if phase == "buffer":
+            outcome = as_kept(base, raw, outcome)
         if not outcome.agrees:
             self._gallery.see(phase, outcome, base, raw)
         return outcome

@@ -14,10 +14,18 @@ def loses(source: str, target: str, values: Callable[[], Array]) -> bool:
     """True when something is lost on the way: for floats by the dtypes alone, for integers by their values."""
     if not narrows(source, target):
         return False
-    if _float_info(source) is not None or _integer_info(target) is None:
+    if _float_info(source) is not None or _integer_info(source) is None:
         return True
-    info, array = _integer_info(target), values()
-    return bool(array.size and (array.min() < info.min or array.max() > info.max))  # type: ignore[union-attr]
+    whole, real = _integer_info(target), _float_info(target)
+    if whole is not None:
+        least, most = int(whole.min), int(whole.max)
+    elif real is not None:  # positions, say, in a model that was cast as a whole
+        most = 2 ** min(real.nmant + 1, real.maxexp)
+        least = -most
+    else:
+        return True
+    array = values()
+    return bool(array.size and (int(array.min()) < least or int(array.max()) > most))
 
 
 def narrows(source: str, target: str) -> bool:
