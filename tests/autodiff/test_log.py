@@ -451,8 +451,7 @@ def test_shapes_that_differ_are_named(log: Log) -> None:
 
     assert auto_diff(SimpleModule(), Cut(), inputs(), atol=1e-4) is False
     lines = log()
-    told = "    output: shapes differ: base [100, 10], raw [100, 9]; raw has the first 9 of base's 10 along axis 1"
-    assert told in lines
+    assert "    output: shapes differ: base [100, 10], raw [100, 9]" in lines
     assert "    Route: SimpleModule(base_model)" in lines
     assert not any("Mismatched" in line for line in lines[: lines.index("    Route: SimpleModule(base_model)") + 4])
 
