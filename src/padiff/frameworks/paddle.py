@@ -296,7 +296,7 @@ class PaddleAdapter:
     def substitute(
         self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
     ) -> Any:
-        native = self.to_native(value).astype(tensor.dtype)
+        native = _cast(self.to_native(value), tensor.dtype)
         if str(native.place) != str(tensor.place):
             native = native.to(tensor.place)
         if tensor.stop_gradient or not paddle.is_grad_enabled():
@@ -319,7 +319,7 @@ class PaddleAdapter:
 
     def _passed_on(self, see: Callable[[Any], Array | None], gradient: Any) -> Any:
         other = see(gradient if gradient.is_leaf else gradient.detach())
-        return None if other is None else self.to_native(other).astype(gradient.dtype)
+        return None if other is None else _cast(self.to_native(other), gradient.dtype)
 
     def write(self, target: Any, source: Any) -> None:
         if target.stop_gradient or not target.is_leaf:
@@ -475,6 +475,11 @@ def _at_home(tensor: Any, model: Any) -> bool:
             return True
         elsewhere = True
     return not elsewhere
+
+
+def _cast(tensor: Any, dtype: Any) -> Any:
+    """paddle 3.3 copies also what has the dtype already."""
+    return tensor if tensor.dtype == dtype else tensor.astype(dtype)
 
 
 def _share(tensor: Any) -> Array:
