@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import paddle
 import pytest
 import torch
@@ -228,6 +229,43 @@ def test_beside_a_layer_of_the_framework(other: str, swapped: bool) -> None:
     assert lines[swapped].startswith("return torch.nn.functional.layer_norm(")
     assert lines[not swapped] == "return self.norm(self.fc(x)) + x"
     assert found.causes[0].name == "eps"
+
+
+class OwnAttention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (torch.nn.Linear(8, 8) for _ in range(4))
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (part(x).view(*x.shape[:2], 2, 4).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.head(self.out_proj(mixed.transpose(1, 2).flatten(2)) + x)
+
+
+class LayerAttention(paddle.nn.Layer):
+    """The framework's, which only this side has: its code counts as the model's."""
+
+    def __init__(self, masked: bool) -> None:
+        super().__init__()
+        self.attention = paddle.nn.MultiHeadAttention(8, 2)
+        self.head = paddle.nn.Linear(8, 3)
+        self.masked = masked
+
+    def forward(self, x: Any) -> Any:
+        mask = paddle.triu(paddle.full([5, 5], -1e9), 1) if self.masked else None
+        return self.head(self.attention(x, x, x, mask) + x)
+
+
+def test_inside_a_layer_of_the_framework_that_one_side_has() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    assert padiff.compare(OwnAttention().eval(), LayerAttention(False), x).aligned
+    found = padiff.compare(OwnAttention().eval(), LayerAttention(True), x).divergence
+    assert found is not None and found.op is not None
+    assert (found.op.base, thing(found.op.raw)) == ("", "add")
+    assert text(found.op.base_line).startswith("mixed = torch.nn.functional.scaled_dot_product_attention(")
+    assert text(found.op.raw_line) == "product = product + attn_mask"
+    assert found.causes[0].name == "mask"
 
 
 def test_says_it_in_words() -> None:

@@ -126,6 +126,10 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
         _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
         _own(scenes.found.calls, fault.raw.index, set(scenes.pairs)),
     )
+    hidden = (
+        _hides(scenes.job.base, scenes.reference.trace.calls, wanted[0]),
+        _hides(scenes.job.raw, scenes.found.calls, wanted[1]),
+    )
     if scenes.recorded is not None:
         base, raw = (
             _seen_in(trace, index, inside)
@@ -137,10 +141,8 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return None
     else:
         assert scenes.feeder is not None
-        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=not coded[0])
-        raw = _run(
-            scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=not coded[1]
-        )
+        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=hidden[0])
+        raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=hidden[1])
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
@@ -160,7 +162,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
-        _noise(scenes, partner.index, wanted[0], base, layers=not coded[0])
+        _noise(scenes, partner.index, wanted[0], base, layers=hidden[0])
         if scenes.recorded is None
         else dict(scenes.recorded.noise)
     )
@@ -225,6 +227,18 @@ def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
 def _has_code(live: LiveTree, node: int) -> bool:
     """Whether a module's class is not the framework's own."""
     return has_code(live.adapter, live.modules[node])
+
+
+def _hides(live: LiveTree, calls: tuple[Call, ...], inside: frozenset[int]) -> bool:
+    """Whether code that counts here is a framework's: that of the module itself, or of a larger one inside that has no
+    partner, such as an attention."""
+    first = min(inside)
+    nodes = {call.node for call in calls if call.index in inside and (call.index == first or _holds(live, call.node))}
+    return not all(_has_code(live, node) for node in nodes)
+
+
+def _holds(live: LiveTree, node: int) -> bool:
+    return bool(live.tree.nodes[node].children)
 
 
 def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
