@@ -17,7 +17,15 @@ import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_gradients, paddle_loaded, paddle_ops
+from padiff.frameworks import (
+    containers,
+    paddle_builtins,
+    paddle_draws,
+    paddle_gradients,
+    paddle_loaded,
+    paddle_ops,
+    paddle_reads,
+)
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_compiled import eagerly, is_static
@@ -267,7 +275,7 @@ class PaddleAdapter:
         return paddle_builtins.watching_writes(about_to_write)
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return _reading(read)
+        return paddle_reads.watching(read)
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)
@@ -492,21 +500,3 @@ def _from_numpy(array: Array) -> Any:
         if array.dtype == numpy_type:
             return paddle.to_tensor(array.view(bits)).view(name)
     return paddle.to_tensor(array)
-
-
-@contextmanager
-def _reading(read: Callable[[Any], None]) -> Iterator[None]:
-    """Parameters and buffers are fetched from a layer by name, which is seen where the layer class looks them up."""
-    thread = threading.get_ident()
-
-    def wrap(original: Any) -> Any:
-        def reporting(layer: Any, name: str) -> Any:
-            value = original(layer, name)
-            if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
-                read(value)
-            return value
-
-        return reporting
-
-    with replaced([(paddle.nn.Layer, "__getattr__", wrap)]):
-        yield
