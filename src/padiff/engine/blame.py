@@ -45,6 +45,8 @@ class Blame:
         """Raw call to the calls of its children that have ended, in order."""
         self._doubtful: list[Fault] = []
         """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
+        self._outlived: list[Fault] = []
+        """Those of them that a call around them returned the right thing after."""
         self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
         """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
         self.right: set[tuple[int, int]] = set()
@@ -55,6 +57,8 @@ class Blame:
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._idle: set[Sort] = set()
         """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
+        self.unreplaced: set[int] = set()
+        """Raw calls that were found to be wrong later than they ended: what they returned went on as it was."""
         self._left = False
         """Something doubtful turned out to be wrong."""
         self.passed_on: set[int] = set()
@@ -93,8 +97,13 @@ class Blame:
         """A call that might end elsewhere returned what base's did."""
         self._likes[base.kind, call.kind].append(None)
 
-    def judged(self, call: Call) -> None:
-        """All that a call returned was seen; where it is right, what the call was given besides does not matter."""
+    def judged(self, call: Call, *, right: bool = False) -> None:
+        """All that a call returned was seen; where it is right, what the call was given besides does not matter, and
+        what was doubtful inside just ends elsewhere."""
+        if right and self._doubtful:
+            inside = [doubt for doubt in self._doubtful if self._within(doubt.raw, call)]
+            self._outlived += inside
+            self._doubtful = [doubt for doubt in self._doubtful if not any(doubt is one for one in inside)]
         if call.index not in self.faulty:
             self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
 
@@ -229,7 +238,9 @@ class Blame:
         elif phase == "forward" and (kind == "edge" or call.parent < 0) and self._any_doubt():
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
-            self._accuse_now(call, self._latest_doubt())
+            doubt = self._latest_doubt()
+            self.unreplaced.add(doubt.raw.index)
+            self._accuse_now(call, doubt)
             self._doubtful.clear()
             self._left = True
         elif self._left and call.parent < 0 and phase == "forward":
@@ -261,6 +272,15 @@ class Blame:
         right then."""
         self._doubtful = [fault for fault in self._doubtful if not _told_by(fault, one, other)]
 
+    def goes_on(self, call: Call) -> None:
+        """A call is given what base's was: one before it that merely returned more or less just ends elsewhere."""
+        if self._doubtful:
+            self._doubtful = [
+                doubt
+                for doubt in self._doubtful
+                if doubt.comparison.outcome.reason != "shape" or doubt.raw.parent != call.parent
+            ]
+
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
         found: set[int] = set()
@@ -291,13 +311,18 @@ class Blame:
         found = found or self._doubtful[-1]
         place = next(place for place, doubt in enumerate(self._doubtful) if doubt is found)
         for earlier in reversed(self._doubtful[:place]):
-            index = earlier.raw.parent
-            while index in self.met and index != found.raw.index:
-                index = self.met[index][1].parent
-            if index != found.raw.index:
+            if not self._within(earlier.raw, found.raw):
                 break
-            found = earlier
+            if not _normalises(earlier):
+                found = earlier
         return found
+
+    def _within(self, call: Call, outer: Call) -> bool:
+        """Whether one call happens inside the other."""
+        index = call.parent
+        while index in self.met and index != outer.index:
+            index = self.met[index][1].parent
+        return index == outer.index
 
     def _accuse_now(self, call: Call, fault: Fault) -> None:
         excuses: list[Excuse] = []
@@ -360,7 +385,7 @@ class Blame:
     def _unlike_their_likes(self) -> list[Fault]:
         """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
         even if nothing after it shows (an order that a mean forgets)."""
-        pending = {id(doubt) for doubt in self._doubtful}
+        pending = {id(doubt) for doubt in (*self._doubtful, *self._outlived)}
         found: list[Fault] = []
         for (kind, _), seen in self._likes.items():
             wrong = [fault for fault in seen if fault is not None]
@@ -377,6 +402,31 @@ def _rectifies(fault: Fault) -> bool:
         return False
     least = 1e-4 * float(np.abs(base).max())
     return any(float(np.abs(np.maximum(one, 0) - other).max()) <= least for one, other in ((base, raw), (raw, base)))
+
+
+def _normalises(fault: Fault) -> bool:
+    """Whether one side returns scores and the other what a softmax or a sigmoid makes of them: there the other's own
+    code does that."""
+    base, raw = fault.expected, fault.found
+    if (
+        base is None
+        or raw is None
+        or base.shape != raw.shape
+        or base.dtype.kind != "f"
+        or not base.size
+        or not base.ndim
+    ):
+        return False
+    return any(_normalised(one, other) for one, other in ((base, raw), (raw, base)))
+
+
+def _normalised(scores: Array, shares: Array) -> bool:
+    if float(shares.min()) < 0 or float(shares.max()) > 1:
+        return False
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    soft = raised / raised.sum(-1, keepdims=True)
+    single = 1 / (1 + np.exp(-scores))
+    return any(float(np.abs(made - shares).max()) <= 1e-4 for made in (soft, single))
 
 
 def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
