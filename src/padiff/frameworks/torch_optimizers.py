@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from padiff.frameworks.patches import replaced
+from padiff.frameworks.patches import after_method
 
 
 def settings_of(optimizer: Any) -> dict[str, Any]:
@@ -52,19 +51,11 @@ def set_gradient(parameter: Any, gradient: Any | None) -> None:
         main.zero_() if gradient is None else main.copy_(gradient)
 
 
-@contextmanager
-def watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
+def watching_scale(scaled: Callable[[float], None]) -> AbstractContextManager[None]:
     """Inside, ``scaled`` is told by how much a scaler multiplies a loss."""
-    thread = threading.get_ident()
 
-    def wrap(original: Any) -> Any:
-        def reporting(scaler: Any, outputs: Any) -> Any:
-            found = original(scaler, outputs)
-            if threading.get_ident() == thread and scaler.is_enabled():
-                scaled(float(scaler.get_scale()))
-            return found
+    def tell(scaler: Any) -> None:
+        if scaler.is_enabled():
+            scaled(float(scaler.get_scale()))
 
-        return reporting
-
-    with replaced([(torch.amp.GradScaler, "scale", wrap)]):
-        yield
+    return after_method(torch.amp.GradScaler, "scale", tell)
