@@ -6,15 +6,14 @@ the code around it, or of a call further out that passed it on. Some of that is 
 
 from __future__ import annotations
 
-import functools
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot, Value
+from padiff.engine.families import comparable
+from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
 """Hold whatever they are given: two of them are not alike."""
@@ -387,13 +386,3 @@ def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
     alike = len(fault.base.outputs) == len(fault.raw.outputs)
     base = fault.base.outputs[place].origin if alike else None
     return other.origin == fault.raw.outputs[place].origin or (one is not None and one.origin == base)
-
-
-def comparable(base: Value, raw: Value) -> bool:
-    """A mask may be boolean here and floating there, and say the same."""
-    return family(base.dtype) == family(raw.dtype) and math.prod(base.shape) == math.prod(raw.shape)
-
-
-@functools.cache
-def family(dtype: str) -> str:
-    return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789")

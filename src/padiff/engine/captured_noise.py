@@ -16,7 +16,8 @@ from padiff.compare.measure import rms
 from padiff.engine.captured_draws import CapturedDraws
 from padiff.engine.drift import UNCERTAIN, uncertain_part
 from padiff.engine.dumping import StepSink
-from padiff.engine.local import Key, Reference
+from padiff.engine.local import Reference
+from padiff.engine.local_comparing import Key
 from padiff.engine.rehearsal import Rehearsal, Samples, most_held, repeatable, sampled
 from padiff.engine.stored import numbered_slots
 from padiff.records import Array, Noise

@@ -207,8 +207,7 @@ class FreeRun:
         if self._crossings is not None and self._crossings.mended:
             self.notes.append(WENT_ON)
         state = State(job, self._plan, self._step, self.noise)
-        outputs = [c for c in done.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-        found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, outputs)]
+        found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, done.comparisons)]
         if job.backward:
             gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
             found += state.tensors("gradient", "parameter", *gradients)

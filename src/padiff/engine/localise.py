@@ -123,8 +123,7 @@ def localise(
         if half_way:
             return []
         known = State(replace(job, tolerance=tolerance), plan, step, noise)
-        outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-        judged = known.loss(trace.loss, found.loss, outputs)
+        judged = known.loss(trace.loss, found.loss, run.compared.comparisons)
         if backward:
             judged += known.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
         return judged
@@ -136,7 +135,7 @@ def localise(
             settle(run, reference.noise)
             judged = state(noise)
         reference = replace(reference, gradients_later=False)
-        run.comparisons, judged = without_prediction(run.comparisons), without_prediction(judged)
+        run.compared.comparisons, judged = without_prediction(run.compared.comparisons), without_prediction(judged)
     faults = run.faults
     if not any(fault.phase == "backward" for fault in faults) and any(not one.agrees for one in judged):
         cut = run.silent.never_reached()
@@ -163,7 +162,7 @@ def localise(
     )
     return Located(
         tuple(faults),
-        tuple(run.comparisons),
+        tuple(run.compared.comparisons),
         tuple(judged),
         tuple(run.pairs),
         pairing.unmatched(found.calls),
@@ -236,7 +235,7 @@ def shaken_reference(
     if trace.loss is not None:
         loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))
         loss = max(loss, 0.0 if shaken.loss is None else gap(trace.loss, shaken.loss))
-    return replace(reference, noise=run.gaps), Noise(parameters=parameters, loss=loss)
+    return replace(reference, noise=run.compared.gaps), Noise(parameters=parameters, loss=loss)
 
 
 def _moved(jitter: Jitter, slot: Slot) -> float | None:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from padiff.capture.perturb import spacing_of
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms
-from padiff.engine.local import Key, LocalRun, Reference
+from padiff.engine.local import LocalRun, Reference
+from padiff.engine.local_comparing import Key
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Comparison, Fault, Outcome
 
@@ -51,10 +52,10 @@ def unsettled(faults: Sequence[Fault], state: Iterable[Comparison]) -> bool:
 def settle(run: LocalRun, noise: Mapping[Key, float]) -> None:
     """Judge a run's gradients again, now that base's noise is known."""
     known: dict[int, Outcome] = {}
-    for outcome, key, base, raw in run.unsettled:
-        found = compare_arrays(base, raw, run.allowed(key, noise))
+    for outcome, key, base, raw in run.compared.unsettled:
+        found = compare_arrays(base, raw, run.compared.allowed(key, noise))
         known[id(outcome)] = replace(found, layout=outcome.layout)
-    run.comparisons = [_judged(one, known) for one in run.comparisons]
+    run.compared.comparisons = [_judged(one, known) for one in run.compared.comparisons]
     judged = (replace(fault, comparison=_judged(fault.comparison, known)) for fault in run.faults)
     run.faults[:] = [fault for fault in judged if not fault.comparison.agrees]
 

@@ -44,15 +44,17 @@ class State:
         self._shared = {entry.path: group for group in shared_in_base(job, plan) for entry in group}
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
-    def loss(self, base: Value | None, raw: Value | None, outputs: Sequence[Comparison]) -> list[Comparison]:
-        """The loss against the loss; a sum of terms that cancel is as uncertain as its terms."""
+    def loss(self, base: Value | None, raw: Value | None, compared: Iterable[Comparison]) -> list[Comparison]:
+        """The loss against the loss; a sum of terms that cancel is as uncertain as its terms, which are among what is
+        ``compared``."""
         if base is None and raw is None:
             return []
         tolerance = self._job.tolerance
         if self._noise is not None and self._noise.loss is not None and math.isfinite(self._noise.loss):
             tolerance = replace(tolerance, predicted=self._noise.loss, sums=True)
         elif tolerance.mode == "auto":
-            sizes = [c.outcome.numbers.base_rms for c in outputs if c.outcome.numbers is not None]
+            returned = [c for c in compared if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+            sizes = [c.outcome.numbers.base_rms for c in returned if c.outcome.numbers is not None]
             tolerance = replace(tolerance, atol=NOISE_OF_SUMS * max(sizes, default=0.0))
         if base is None or raw is None:
             outcome = missing("only one of the models yields a loss")
