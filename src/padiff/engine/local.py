@@ -105,7 +105,7 @@ class LocalRun:
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
-        self._blame.began(base, call)
+        self._blame.met.began(base, call)
         self.silent.began(call)
         feeds: dict[int, Feed] = {}
         if base is None and self._backward and self._beside.told_late(call):
@@ -120,7 +120,7 @@ class LocalRun:
                 continue
             outcome, arranged = self._edge(base, call, one, other)
             if outcome.agrees:
-                self._blame.dispel(one, other)
+                self._blame.doubts.dispel(one, other)
                 self._blame.right.add((call.index, other.origin))
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
@@ -183,7 +183,7 @@ class LocalRun:
             if self._beside.lacking(call):
                 self._blame.alone(call)
             return {}
-        self._blame.began(base, call)
+        self._blame.met.began(base, call)
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
         loose = self._beside.loose(base, call) and call.parent >= 0
@@ -199,9 +199,9 @@ class LocalRun:
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
             outcome, arranged = self.compared.compare("forward", "output", base, call, one, other, kind)
             if outcome.agrees:
-                self._blame.dispel(one, other)
+                self._blame.doubts.dispel(one, other)
                 if kind == "doubtful":
-                    self._blame.like_its_partner(base, call)
+                    self._blame.doubts.like_its_partner(base, call)
             if arranged is None or not may_replace(arranged, other.value):
                 self._blame.lost = self._blame.lost or (not outcome.agrees and kind == "output")
                 continue

@@ -93,7 +93,7 @@ class Moved:
         if not found.outcome.agrees:
             self._accuse("forward", "output", base, call, found, "doubtful")
             return
-        self._blame.like_its_partner(base, call)
+        self._blame.doubts.like_its_partner(base, call)
         if self._asks(one, other):
             feeds[other.tensor] = Feed(None, partial(self._comes_back, call, base, one, other), True)
 
