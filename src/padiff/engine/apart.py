@@ -30,6 +30,7 @@ from padiff.records import (
     StepTrace,
     Tolerance,
 )
+from padiff.report.words import first_of
 from padiff.store import Dump, StepDump
 
 Widen = Callable[[Tolerance, StoredTree, StoredTree], Tolerance]
@@ -172,7 +173,7 @@ def _check_pair(base: Dump, raw: Dump) -> None:
 
 
 def _listed(what: str, numbers: Sequence[str]) -> str:
-    shown = ", ".join(numbers[:10]) + (", ..." if len(numbers) > 10 else "")
+    shown = first_of(numbers, 10)
     return f"{what} {shown}" if len(numbers) == 1 else f"{what}s {shown}"
 
 

@@ -10,7 +10,7 @@ from padiff.align import CallPairing
 from padiff.capture.perturb import spacing_of
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
-from padiff.engine.after_step import MOST_STEPS
+from padiff.engine.after_step import MOST_STEPS, path_of
 from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.clipping import NOTE as CLIPPED
@@ -190,8 +190,7 @@ class ApartStep:
         return [c for c in free if c.phase == "forward" and not c.agrees and c.outcome.reason == "structure"]
 
     def _different_start(self, wrong: Sequence[Comparison], of: int) -> str:
-        place = ".".join(part for part in (wrong[0].raw_path, wrong[0].name) if part)
-        base = self._dumps["base"].path
+        place, base = path_of(wrong[0]), self._dumps["base"].path
         return (
             f"{len(wrong)} of {of} parameters differ before the first step, {place} first; capture raw with "
             f'base="{base}", weights="copy" to start from base\'s'

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from padiff.align import CallPairing
-from padiff.capture.feeding import Witness
+from padiff.capture.feeding import Feeder, Witness
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.replay import Replay
@@ -183,39 +183,20 @@ def reference_of(
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> Reference:
+    """Base as it runs by itself, once more; ``left`` is given what that leaves in its buffers."""
+
+    def witnessed(witness: Witness) -> StepTrace:
+        if left is not None:
+            left.clear()
+        return _fed(base, step, job, 0, witness if backward else None, backward=backward, ops=ops, left=left)
+
     following = base.live.adapter.grad_enabled
     witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False), following=following)
-    trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+    trace = witnessed(witness)
     if witness.overwritten:  # by a hook of the user's
         witness = Witness(following=following)
-        trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+        trace = witnessed(witness)
     return Reference(trace, witness.contributions, witness.arrivals, off=frozenset(witness.off))
-
-
-def _witnessed(
-    job: Job,
-    base: Session,
-    step: int,
-    witness: Witness,
-    *,
-    backward: bool,
-    ops: WantedOps | None,
-    left: list[Mapping[str, Value]] | None,
-) -> StepTrace:
-    with base.again():
-        trace = base.run(
-            step,
-            job.arguments()[0],
-            loss_fn=job.losses[0],
-            backward=backward,
-            feeder=witness if backward else None,
-            hooks=ops is not None,
-            ops=ops,
-        )
-        set_apart(base.live, trace)
-        if left is not None:
-            left[:] = [base.buffers_of(trace)]
-    return trace
 
 
 def shaken_reference(
@@ -261,19 +242,20 @@ def _fed(
     step: int,
     job: Job,
     side: int,
-    run: LocalRun,
+    feeder: Feeder | None,
     *,
     backward: bool,
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> StepTrace:
+    """One of the models again, 0 for base, with what a feeder gives it; it is afterwards as it was before."""
     with session.again():
         trace = session.run(
             step,
             job.arguments()[side],
             loss_fn=job.losses[side],
             backward=backward,
-            feeder=run,
+            feeder=feeder,
             hooks=ops is not None,
             ops=ops,
         )

@@ -15,7 +15,7 @@ from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.local_comparing import Key
-from padiff.frameworks.tree import LiveTree
+from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Comparison, Fault, Outcome
 
 
@@ -35,7 +35,7 @@ def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float
             array = arrival.numpy()
             moved = (spacing_of(array.dtype) * rms(array)) ** 2 * array.size
             for spec in vectors:
-                path = f"{node.path}.{spec.name}".lstrip(".")
+                path = join(node.path, spec.name)
                 if path in squares:
                     squares[path] += moved / spec.shape[0]
     return {path: math.sqrt(square) for path, square in squares.items()}

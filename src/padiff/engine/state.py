@@ -17,7 +17,7 @@ from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base
 from padiff.engine.side_by_side import NOISE_OF_SUMS
 from padiff.engine.where_they_lie import compared_there
-from padiff.frameworks.tree import LiveTree
+from padiff.frameworks.tree import LiveTree, join
 from padiff.records import (
     Array,
     Comparison,
@@ -177,7 +177,7 @@ def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:
         above = unit[node.parent] if node.parent >= 0 else node
         unit.append(above if above.atomic else node)
         for spec in (*node.parameters, *node.buffers):
-            found[_path(node.path, spec.name)] = (node, unit[node.index])
+            found[join(node.path, spec.name)] = (node, unit[node.index])
     return found
 
 
@@ -191,7 +191,3 @@ def _under_all_paths(live: LiveTree, values: Mapping[str, Value | None]) -> dict
     tensors = live.tensors()
     by_identity = {id(tensors[path]): value for path, value in values.items()}
     return {path: by_identity[id(tensor)] for path, tensor in tensors.items() if id(tensor) in by_identity}
-
-
-def _path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
