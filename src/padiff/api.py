@@ -15,9 +15,10 @@ import numpy as np
 from padiff.capture.one_step import check_arguments
 from padiff.compare.tolerance import as_tolerance
 from padiff.engine.dumping import TraceWriter
+from padiff.engine.first_try import first_try
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
-from padiff.engine.matching import match
+from padiff.engine.matching import Matching, match
 from padiff.engine.pipeline import copy_weights, run_job
 from padiff.engine.plan import Plan
 from padiff.engine.result import Result
@@ -91,27 +92,32 @@ def compare(
         raise ArgumentError(f"steps is {steps}, but optimizers is None: nothing would change between steps", "steps=1")
     with stages(progress) as shown:
         shown.now("matching weights")
-        matching = match(job, run=True)
-        plan = matching.plan
-        if weights == "copy":
-            if plan.problems:
-                if matching.raised is not None:
-                    raise matching.raised
-                problem = plan.problems[0]
-                places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
-                raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
-            copy_weights(job, plan)
-        shown.now("running and comparing")
-        shown.done(0, job.steps)
-        with _dumps(dump, base_live, raw_live) as dumps:
-            return run_job(
-                job,
-                matching,
-                copied=weights == "copy",
-                on_step=lambda done: shown.done(done.step + 1, job.steps),
-                watch=shown.follow,
-                dumps=dumps,
-            )
+        copies = weights == "copy"
+        repeatable = copies and dump is None and job.optimizers is None
+        matching = match(job, run=True, lazily=repeatable)
+        if copies and matching.plan.problems:
+            if matching.raised is not None:
+                raise matching.raised
+            problem = matching.plan.problems[0]
+            places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
+            raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
+
+        def run(matching: Matching) -> Result:
+            if copies:
+                copy_weights(job, matching.plan)
+            shown.now("running and comparing")
+            shown.done(0, job.steps)
+            with _dumps(dump, base_live, raw_live) as dumps:
+                return run_job(
+                    job,
+                    matching,
+                    copied=copies,
+                    on_step=lambda done: shown.done(done.step + 1, job.steps),
+                    watch=shown.follow,
+                    dumps=dumps,
+                )
+
+        return first_try(matching, run)
 
 
 @contextmanager

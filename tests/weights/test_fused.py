@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import runpy
 from typing import Any
 
@@ -227,3 +228,43 @@ def test_a_layout_is_not_taken_for_the_bug(layout: str, order: str) -> None:
     assert result.plan is not None
     fused = next(entry for entry in result.plan.entries if entry.path == "0.mixed.weight")
     assert "chosen because outputs of 0 match" in fused.evidence
+
+
+def counted(*models: Any) -> list[int]:
+    """How often each model is called from now on."""
+    calls = [0] * len(models)
+
+    def count(number: int, *_: Any) -> None:
+        calls[number] += 1
+
+    for number, model in enumerate(models):
+        model.register_forward_pre_hook(functools.partial(count, number))
+    return calls
+
+
+def untried(*_: Any) -> Any:
+    raise AssertionError("options were tried one by one")
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_default_that_fits_is_settled_by_the_comparison_itself(monkeypatch: pytest.MonkeyPatch, scaled: bool) -> None:
+    """No run is made for the choice's sake, whether the models agree or something else is wrong."""
+    monkeypatch.setattr("padiff.engine.matching.decide", untried)
+    base = torch.nn.Sequential(Separate(), Separate())
+    made = ("part, head, size", "qkv", "mixed")
+    raw = paddle.nn.Sequential(Fused(*made), Scaled(*made) if scaled else Fused(*made))
+    calls = counted(base, raw)
+    result = padiff.compare(base, raw, X)
+    assert result.plan is not None
+    (choice,) = result.plan.choices
+    assert choice.chosen == 0
+    match = "outputs of 0 match" if scaled else "outputs match"
+    assert all(match in entry.evidence for entry in result.plan.entries if "mixed" in entry.path)
+    assert not any(entry.alternatives for entry in result.plan.entries)
+    assert not any("filled otherwise" in note for note in result.notes)
+    if scaled:
+        assert result.divergence is not None
+        assert result.divergence.raw_path == "1"
+    else:
+        assert result.aligned, str(result)
+        assert calls == [3, 2]  # each once to see the order of use, base twice and raw once to compare

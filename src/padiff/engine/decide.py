@@ -44,7 +44,7 @@ def decide(base: LiveTree, raw: LiveTree, arguments: Fresh, plan: WeightPlan, ex
     trial = _Trial(base, raw, arguments, plan, expected)
     with _restored(raw):
         found, where = _search(plan.choices, trial)
-    return _doubtful(_settled(plan, found, where), where)
+    return settled(plan, found, where)
 
 
 def settled_by_values(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> WeightPlan:
@@ -58,7 +58,7 @@ def settled_by_values(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> Weight
         chosen.append(fitting[0] if fitting else 0)
         if fitting:
             where[number] = "values"
-    return _doubtful(_settled(plan, chosen, where), where)
+    return settled(plan, chosen, where)
 
 
 def _holds(base: LiveTree, raw: LiveTree, entries: Sequence[WeightEntry]) -> bool:
@@ -221,7 +221,12 @@ def _with(plan: WeightPlan, chosen: Sequence[int]) -> WeightPlan:
     return replace(plan, entries=entries, choices=choices)
 
 
-def _settled(plan: WeightPlan, chosen: Sequence[int], where: Mapping[int, str]) -> WeightPlan:
+def settled(plan: WeightPlan, chosen: Sequence[int], where: Mapping[int, str]) -> WeightPlan:
+    """The plan with chosen options; ``where`` says, by number of the choice, what has settled those that are."""
+    return _doubtful(_told(plan, chosen, where), where)
+
+
+def _told(plan: WeightPlan, chosen: Sequence[int], where: Mapping[int, str]) -> WeightPlan:
     """What was open and has been settled says so, and by what."""
     plan = _with(plan, chosen)
     said: dict[str, tuple[str, bool]] = {}

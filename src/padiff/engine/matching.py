@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from padiff.align import pair_modules
@@ -25,6 +25,7 @@ from padiff.records import (
     WeightProblem,
 )
 from padiff.weights import plan_by_use, plan_weights
+from padiff.weights.by_use import Proposal
 from padiff.weights.rules import entries_of
 from padiff.weights.special import special_kinds
 from padiff.weights.words import words_of
@@ -41,18 +42,20 @@ class Matching:
     """The outputs of base and raw that correspond, where the models return others besides."""
     raised: Exception | None = None
     """What a model raised when it was run to see how it uses its tensors, where that may be why they don't fit."""
+    settle: Callable[[], Matching] | None = None
+    """Settles, by running raw with each option, the choices that were left at their defaults; None where none are."""
 
 
-def match(job: Job, *, run: bool) -> Matching:
-    """Plan the weights, the user's rules above all."""
+def match(job: Job, *, run: bool, lazily: bool = False) -> Matching:
+    """Plan the weights, the user's rules above all; ``lazily`` leaves choices at their defaults for now."""
     with eagerly(job.base), eagerly(job.raw):
-        matching = _match(job, run=run)
+        matching = _match(job, run=run, lazily=lazily and not job.weight_rules)
     if not job.weight_rules:
         return matching
     return override(job, matching, entries_of(job.weight_rules, job.base, job.raw))
 
 
-def _match(job: Job, *, run: bool) -> Matching:
+def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
     """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
     rules = replace(job.rules, skip_parameterless=False, alike=alike(job))  # the first is about calls
     pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
@@ -80,13 +83,23 @@ def _match(job: Job, *, run: bool) -> Matching:
         return Matching(plan if plan.problems else _doubted(plan, other), raised=None if found_anyway else raised)
     if _apart(job):
         other = settled_by_values(job.base, job.raw, other)
-    elif uses[1].tensors and raised is None:
-        other = decide(job.base, job.raw, job.arguments, other, uses[0].outputs)
-    anchors = found.anchors(other)
-    anchors = replace(anchors, groups=tuple(_with_heads(job, group, other) for group in anchors.groups))
+    elif uses[1].tensors and raised is None and other.choices:
+
+        def settle() -> Matching:
+            with eagerly(job.base), eagerly(job.raw):
+                return _matched(job, found, decide(job.base, job.raw, job.arguments, other, uses[0].outputs), uses)
+
+        return replace(_matched(job, found, other, uses), settle=settle) if lazily else settle()
     if raised is not None:  # it will again when it is run for good, beside what the other did
-        return Matching(other, anchors, raised=raised)
-    return Matching(other, anchors, places_in_common(uses[0].outputs, uses[1].outputs))
+        return replace(_matched(job, found, other, uses), outputs=(None, None), raised=raised)
+    return _matched(job, found, other, uses)
+
+
+def _matched(job: Job, found: Proposal, plan: WeightPlan, uses: Sequence[Usage]) -> Matching:
+    """What a plan by order of use, its choices settled, says about modules and outputs."""
+    anchors = found.anchors(plan)
+    anchors = replace(anchors, groups=tuple(_with_heads(job, group, plan) for group in anchors.groups))
+    return Matching(plan, anchors, places_in_common(uses[0].outputs, uses[1].outputs))
 
 
 def _doubted(plan: WeightPlan, other: WeightPlan) -> WeightPlan:

@@ -55,7 +55,7 @@ def result_of(
         sides = [side for side, one in (("base", first.base), ("raw", first.raw)) if not one.ran_backward]
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
-    notes += [*_precision(first), *_layouts(first), *_unsure(copied), *_shared(job, plan), *_special(job, plan)]
+    notes += [*_precision(first), *_layouts(first), *unsure(copied), *_shared(job, plan), *_special(job, plan)]
     notes += dict.fromkeys(more_notes)
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
@@ -88,7 +88,7 @@ def _layouts(step: StepComparison) -> list[str]:
     return found
 
 
-def _unsure(plan: WeightPlan | None) -> list[str]:
+def unsure(plan: WeightPlan | None) -> list[str]:
     """Weights that could have come from elsewhere: what differs may be that."""
     entries = [entry for entry in plan.entries if entry.alternatives] if plan is not None else []
     if not entries:

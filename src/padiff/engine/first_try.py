@@ -1,0 +1,64 @@
+"""Choices that names leave open, settled by the comparison itself: raw runs with their defaults, mostly right ones.
+
+Only where it shows a fault inside a place that a choice is about, the other options are tried, and what they change is
+compared once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from padiff.engine.decide import settled
+from padiff.engine.matching import Matching
+from padiff.engine.result import Result
+from padiff.engine.verdict import unsure
+from padiff.records import Choice, WeightPlan
+
+
+def first_try(matching: Matching, run: Callable[[Matching], Result]) -> Result:
+    """What a run says, once nothing is open that could be to blame for it."""
+    result, plan = run(matching), matching.plan
+    if matching.settle is None:
+        return result
+    where = _settled_by(result, plan.choices)
+    if len(where) == len(plan.choices):
+        return _with_plan(result, settled(plan, [0] * len(plan.choices), where))
+    other = matching.settle()
+    if any(choice.chosen for choice in other.plan.choices):
+        return run(other)
+    return _with_plan(result, other.plan)
+
+
+def _settled_by(result: Result, choices: Sequence[Choice]) -> dict[int, str]:
+    """By number of the choice, what its default made match."""
+    if not result.divergences:
+        return dict.fromkeys(range(len(choices)), "outputs")
+    return {
+        number: f"outputs of {choice.place[1]}"
+        for number, choice in enumerate(choices)
+        if "" not in choice.place and _agrees_at(result, choice.place)
+    }
+
+
+def _agrees_at(result: Result, place: tuple[str, str]) -> bool:
+    """Whether raw, fed base's tensors, does inside a module what base does there."""
+    blamed = any(_inside(one.base_path, place[0]) or _inside(one.raw_path, place[1]) for one in result.divergences)
+    made = [
+        one.agrees
+        for step in result.steps
+        for one in step.local
+        if one.role == "output" and one.phase == "forward" and _inside(one.raw_path, place[1])
+    ]
+    return bool(made) and all(made) and not blamed
+
+
+def _inside(path: str, place: str) -> bool:
+    """Whether a path is that of a module, of one inside it, or of an op or tag there."""
+    return path == place or path.startswith((f"{place}.", f"{place}/", f"{place}@"))
+
+
+def _with_plan(result: Result, plan: WeightPlan) -> Result:
+    """The same result, with what is known now about where the weights come from."""
+    notes = [note for note in result.notes if note not in unsure(result.plan)]
+    return replace(result, plan=plan, notes=(*notes, *unsure(plan)))
