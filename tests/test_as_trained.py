@@ -299,6 +299,49 @@ def test_a_list_of_blocks_that_is_left_early(base: str, raw: str, after: int, be
     assert padiff.compare(leaving(base, before), leaving(raw, before), batch(), loss=squared).aligned
 
 
+def wrapped(framework: str, twice: int) -> Any:
+    """The same blocks inside a module that corresponds to none, one of them called twice."""
+    made = leaving(framework, 3)
+    nn: Any = torch.nn if framework == "torch" else paddle.nn
+    module: Any = nn.Module if framework == "torch" else nn.Layer
+
+    class Decoder(module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = made.blocks
+
+        def forward(self, x: Any) -> Any:
+            for place, layer in enumerate(self.layers):
+                x = layer(x)
+                if place == twice:
+                    x = layer(x)
+            return x
+
+    class Wrapped(module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.decoder, self.head = Decoder(), made.last
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.decoder(x))
+
+    return Wrapped()
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_block_called_once_more_is_the_fault_of_who_calls_it(base: str, raw: str) -> None:
+    """Neither of the block, nor of what is inside; and the gradients of its parameters follow from it."""
+    result = padiff.compare(leaving(base, 3), wrapped(raw, 2), batch(), loss=squared)
+    assert [one.raw_path for one in result.divergences] == ["decoder"], str(result)
+    (found,) = result.divergences
+    told = "decoder.layers.2 is called once by base and twice by raw: trip 2 is the first that raw takes alone"
+    assert told in found.note
+    assert found.op is not None and found.op.raw_line is not None
+    assert (found.op.base, found.op.raw, found.op.raw_line.text) == ("", "Block", "x = layer(x)")
+    assert "raw calls decoder.layers.2, which base does not do" in str(found.causes[0])
+    assert padiff.compare(leaving(base, 3), wrapped(raw, 4), batch(), loss=squared).aligned
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_hooks_of_the_users_own(framework: str) -> None:
     """They run, they may change what passes, and they are still there afterwards."""

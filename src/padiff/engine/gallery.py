@@ -17,14 +17,16 @@ from padiff.records import Array, Comparison, Outcome, Phase, Picture, Tolerance
 from padiff.report.picture import picture_of
 from padiff.report.words import relative
 
-FIRST = 100
+FIRST = 40
 """In each phase, of those nearest to where the difference starts: the first that are met."""
-WORST = 50
+WORST = 20
 """In each phase, of all others, the ones with the largest relative error."""
 MOST_ELEMENTS = 1 << 25
 """Looked at in each phase for the first, and as many again for the worst: drawing takes some 15 ns for each."""
 SMALL = 1 << 14
 """Elements up to which a copy costs less than a picture."""
+CLEARLY = 1.5
+"""How much worse a larger one has to be to displace another: errors that grow slowly would all be drawn in turn."""
 MOST_AGREEING = 1 << 20
 """The largest result that is drawn although it agrees."""
 
@@ -60,7 +62,9 @@ class Gallery:
             wall.first += self._draw(outcome, base, raw, gradients=gradients)
             return
         rank = relative(outcome) or 0.0
-        if wall.elements[1] + raw.size > MOST_ELEMENTS or (len(wall.worst) == WORST and rank <= wall.worst[0][0]):
+        worth = 1.0 if raw.size <= SMALL else CLEARLY
+        full = len(wall.worst) == WORST
+        if wall.elements[1] + raw.size > MOST_ELEMENTS or (full and rank <= worth * wall.worst[0][0]):
             return
         wall.elements[1] += raw.size
         if raw.size <= SMALL:

@@ -106,8 +106,15 @@ def _with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
-    """At the module in whose code raw's op is, where that is one inside without a partner."""
-    call = next((call for call in scenes.found.calls if call.index == index), None)
+    """At the module in whose code raw's op is, where that is one inside without a partner. One that has a partner and
+    is called once more is none: who calls it is to blame."""
+    calls = {call.index: call for call in scenes.found.calls}
+    known = _known(scenes)[1]
+    above = index
+    while above in calls and above not in scenes.pairs and above != divergence.raw_call:
+        index = calls[above].parent if calls[above].node in known else index
+        above = calls[above].parent
+    call = calls.get(index)
     if call is None or index in scenes.pairs or index == divergence.raw_call:
         return divergence
     note = divergence.note.replace("the module's own code", f"the code of {divergence.raw_path or 'the model itself'}")
@@ -185,26 +192,36 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow))
         culprit = first_op(insides[0], insides[1])
         if culprit.found:
-            return _of_a_child(culprit, (base, raw))
+            return _of_a_child(culprit, (base, raw), _known(scenes))
     return culprit
 
 
-def _of_a_child(culprit: Culprit, seen: tuple[_Seen, _Seen]) -> Culprit:
-    """An op that one side lacks, in the code of a child that it does not call at all: the child is what it lacks."""
+def _known(scenes: Scenes) -> tuple[set[int], set[int]]:
+    """Modules of both sides that were called as the partner of another."""
+    base = {call.node for call in scenes.pairs.values()}
+    return base, {call.node for call in scenes.found.calls if call.index in scenes.pairs}
+
+
+def _of_a_child(culprit: Culprit, seen: tuple[_Seen, _Seen], known: tuple[set[int], set[int]]) -> Culprit:
+    """An op that one side lacks, in the code of a child that it does not call at all, or not once more: the child is
+    what it lacks."""
     side = 0 if culprit.raw is None else 1
     event = (culprit.base, culprit.raw)[side]
     if event is None or culprit.likes is None or (culprit.base is not None and culprit.raw is not None):
         return culprit
     calls = {call.index: call for call in seen[side].children}
+    around: list[Call] = []
     index = event.call.parent if event.call.is_op else event.call.index
-    while index in calls and calls[index].parent in calls:
+    while index in calls:
+        around.append(calls[index])
         index = calls[index].parent
-    if index not in calls:
+    if not around:
         return culprit
-    child = calls[index]
+    again = [call for call in around if call.node in known[side]]
+    child = (again or around)[-1]
     events = culprit.likes.sides[side].inside.events
-    inside = [one for one in events if not one.moving and _lies_in(one.call, index, calls)]
-    if any(culprit.likes.of(side, slot.tensor) for one in inside for slot in one.call.outputs):
+    inside = [one for one in events if not one.moving and _lies_in(one.call, child.index, calls)]
+    if not again and any(culprit.likes.of(side, slot.tensor) for one in inside for slot in one.call.outputs):
         return culprit
     whole = replace(event, call=child, thing=child.kind.lower(), part="")
     return replace(culprit, base=whole) if side == 0 else replace(culprit, raw=whole)

@@ -14,10 +14,28 @@ def with_trips(found: Sequence[Divergence], done: StepComparison) -> list[Diverg
     return [_told(one, done) if one.phase == "forward" and one.raw_call >= 0 else one for one in found]
 
 
+def of_extra_calls(
+    base: Sequence[Call], raw: Sequence[Call], pairs: Sequence[tuple[Call, Call]], wrong: Sequence[tuple[int, int]]
+) -> set[str]:
+    """Paths of raw's modules that one side calls more often than the other, inside calls that go wrong."""
+    partner = {one.node: other.path for one, other in pairs}
+    partner_of_raw = {other.node: other.path for _, other in pairs}
+    found: set[str] = set()
+    for side, (calls, path_of) in enumerate(((base, partner), (raw, partner_of_raw))):
+        paired = {pair[side].index for pair in pairs}
+        owners = {pair[side] for pair in wrong}
+        for call in sorted(calls, key=lambda call: call.index):
+            if call.parent in owners and call.index not in paired:
+                owners.add(call.index)
+                if call.node in path_of:
+                    found.add(path_of[call.node])
+    return found
+
+
 def _told(divergence: Divergence, done: StepComparison) -> Divergence:
-    base = _inside(done.base.calls, divergence.base_call)
-    raw = _inside(done.raw.calls, _around(divergence, done))
     partner = {other.node: one.node for one, other in done.pairs}
+    base = _inside(done.base.calls, divergence.base_call, set(partner.values()))
+    raw = _inside(done.raw.calls, _around(divergence, done), set(partner))
     times = Counter(call.node for call in base), Counter(call.node for call in raw)
     unequal: list[tuple[int, str]] = []
     for node in dict.fromkeys(call.node for call in raw):
@@ -83,8 +101,16 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
     return found
 
 
-def _inside(calls: Sequence[Call], index: int) -> list[Call]:
-    return [call for call in calls if call.parent == index]
+def _inside(calls: Sequence[Call], index: int, known: set[int]) -> list[Call]:
+    """Calls in the code of one, and of modules inside that correspond to none: their code counts as its own."""
+    found: list[Call] = []
+    owners = {index}
+    for call in sorted(calls, key=lambda call: call.index):
+        if call.parent in owners:
+            found.append(call)
+            if call.node not in known:
+                owners.add(call.index)
+    return found
 
 
 def _times(count: int) -> str:

@@ -11,7 +11,8 @@ from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.inside import with_op
 from padiff.engine.localise import Located
-from padiff.records import Cause, Divergence, Fault, StepComparison
+from padiff.engine.trips import of_extra_calls
+from padiff.records import Cause, Comparison, Divergence, Fault, StepComparison
 from padiff.report.picture import picture_of
 
 MOST_EXPLAINED = 3
@@ -29,13 +30,22 @@ FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 
 def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
-    state = () if located.lost and located.faults else located.state
+    state = () if located.lost and located.faults else without_extra_calls(located)
     found = [
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
     ]
     few = [_explained(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
     return few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
+
+
+def without_extra_calls(located: Located) -> tuple[Comparison, ...]:
+    """Without gradients of parameters that only differ because their module is called once more, or once less, by code
+    that was found to go wrong."""
+    raw, base = located.scenes.found.calls, located.scenes.reference.trace.calls
+    wrong = [(fault.base.index, fault.raw.index) for fault in located.faults if fault.phase == "forward"]
+    extra = of_extra_calls(base, raw, located.pairs, wrong)
+    return tuple(one for one in located.state if one.agrees or one.role != "parameter" or one.raw_path not in extra)
 
 
 def _explained(located: Located, divergence: Divergence, fault: Fault | None) -> Divergence:
