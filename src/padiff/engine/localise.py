@@ -19,7 +19,7 @@ from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
-from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
+from padiff.engine.settle import least_of_parameters, settle, unsettled, without_inherited, without_prediction
 from padiff.engine.state import State
 from padiff.engine.where_they_lie import gap
 from padiff.records import (
@@ -128,6 +128,7 @@ def localise(
             judged += known.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
         return judged
 
+    run.faults[:] = without_inherited(run.faults, run.compared.comparisons, found.calls)
     judged = state(noise)
     if reference.gradients_later:
         if unsettled(run.faults, judged):
