@@ -62,8 +62,8 @@ def _with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
-    """At the module in whose code raw's op is, where that is one inside without a partner. One that has a partner and
-    is called once more is none: who calls it is to blame."""
+    """At the module in whose code raw's op is, where that is one inside without a partner, or around such a one. One
+    that has a partner and is called once more is none: who calls it is to blame."""
     calls = {call.index: call for call in scenes.found.calls}
     known = _known(scenes)[1]
     above = index
@@ -71,7 +71,7 @@ def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
         index = calls[above].parent if calls[above].node in known else index
         above = calls[above].parent
     call = calls.get(index)
-    if call is None or index in scenes.pairs or index == divergence.raw_call:
+    if call is None or index == divergence.raw_call or (index in scenes.pairs and divergence.raw_call in scenes.pairs):
         return divergence
     note = divergence.note.replace("the module's own code", f"the code of {divergence.raw_path or 'the model itself'}")
     return replace(divergence, raw_path=call.path, raw_kind=call.kind, raw_call=call.index, note=note)
