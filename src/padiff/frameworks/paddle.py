@@ -23,6 +23,7 @@ from padiff.frameworks import (
     paddle_loaded,
     paddle_ops,
     paddle_optimizers,
+    paddle_reads,
     paddle_substitutes,
 )
 from padiff.frameworks.draws import Dice
@@ -209,7 +210,7 @@ class PaddleAdapter:
         return paddle_builtins.watching_writes(about_to_write)
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return paddle_hooks.reading(read)
+        return paddle_reads.watching(read)
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)

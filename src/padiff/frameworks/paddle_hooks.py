@@ -1,17 +1,14 @@
-"""What is hung around calls of paddle's layers, and around the tensors that they fetch."""
+"""What is hung around calls of paddle's layers."""
 
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import paddle
 
 from padiff.frameworks.paddle_builtins import Unseen
-from padiff.frameworks.patches import replaced
 from padiff.frameworks.protocol import Enter, Exit, Fail, Handle
 
 
@@ -36,21 +33,3 @@ def attached(modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> I
     for module in modules:
         yield module.register_forward_pre_hook(before, with_kwargs=True)
         yield module.register_forward_post_hook(after, always_call=True)
-
-
-@contextmanager
-def reading(read: Callable[[Any], None]) -> Iterator[None]:
-    """Parameters and buffers are fetched from a layer by name, which is seen where the layer class looks them up."""
-    thread = threading.get_ident()
-
-    def wrap(original: Any) -> Any:
-        def reporting(layer: Any, name: str) -> Any:
-            value = original(layer, name)
-            if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
-                read(value)
-            return value
-
-        return reporting
-
-    with replaced([(paddle.nn.Layer, "__getattr__", wrap)]):
-        yield
