@@ -8,7 +8,7 @@ from typing import Protocol
 
 from padiff.align import CallPairing, tag_key, tags_of
 from padiff.compare.layouts import agree_in_any_layout
-from padiff.engine.blame import CONTAINERS
+from padiff.engine.doubts import CONTAINERS
 from padiff.engine.partners import Partners
 from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
 
