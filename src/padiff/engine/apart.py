@@ -27,6 +27,7 @@ from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import told_gaps
 from padiff.engine.replay import Replay, in_order, synchronised
 from padiff.engine.result import Result
+from padiff.engine.selecting import NO_STEP
 from padiff.engine.shown_sources import show_sources
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.stored import StoredTree, dtype_named, stored_noise, stored_tree, stored_usage
@@ -34,6 +35,7 @@ from padiff.engine.summaries import Summaries, suspects
 from padiff.engine.summed_ops import summed_alike
 from padiff.engine.verdict import covered_parameters, result_of
 from padiff.engine.why import explained_places
+from padiff.engine.widths import narrowed
 from padiff.errors import DumpError
 from padiff.records import (
     Call,
@@ -53,6 +55,7 @@ ReadRules = Callable[[Any, StoredTree, StoredTree], tuple[Rules, dict[str, Any]]
 
 
 SEVERAL = "gradients that are accumulated over more calls, or a block that ended within the step"
+UNSTEPPED = "a scaler skipped it, it is not the one that was given as optimizer=, or the block ended before"
 
 
 class Apart:
@@ -71,7 +74,7 @@ class Apart:
     ) -> None:
         for side, dump in (("base", base), ("raw", raw)):
             if not len(dump.steps):
-                raise DumpError(f"the dump {dump.path} ({side}) holds no step", "nothing was run while it was captured")
+                raise DumpError(f"the dump {dump.path} ({side}) holds no step", NO_STEP)
         self._dumps = {"base": base, "raw": raw}
         _check_pair(base, raw)
         show_sources(base, raw)
@@ -90,6 +93,7 @@ class Apart:
             weight_rules=weight_rules,
             uses=(stored_usage(first[0]), stored_usage(first[1])),
         )
+        self.job = narrowed(self.job, (step.extra.get("autocast") for step in first))
         self._matching = match(self.job, run=True)
         self._plan = self._matching.plan
         self.plan = without(self._plan, trees[0].tree, trees[1].tree, not_dumped(base), not_dumped(raw))
@@ -173,6 +177,12 @@ class Apart:
                 f"{side} calls the model {_often(count)}" for side, count in zip(("base", "raw"), calls, strict=True)
             ]
             self.notes.append(f"step {base.number}: {', '.join(told)}: {SEVERAL}")
+        stepped = [step.extra.get("optimizer_stepped", "optimizer" in step.extra or None) for step in (base, raw)]
+        if None not in stepped and stepped[0] != stepped[1]:
+            sides = ("base", "raw") if stepped[0] else ("raw", "base")
+            self.notes.append(
+                f"step {base.number}: {sides[0]}'s optimizer stepped and {sides[1]}'s did not: {UNSTEPPED}"
+            )
         if base.extra.get("repeats") is False:
             self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)
