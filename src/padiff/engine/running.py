@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.capture.recorder import Recorder
+from padiff.capture.scaling import unscaled
 from padiff.capture.state import moved, random_state
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
@@ -185,6 +186,10 @@ class Running:
             self.sink.step.draw(draw)
         self._told = len(listener.draws)
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Inside, another's runs of the model are not recorded."""
+        return nullcontext() if self.sink is None else self._recorder.paused()
+
     def broken(self) -> None:
         self._using.close()
         if self.sink is not None:
@@ -238,17 +243,18 @@ class Running:
             return
         self._saw_backward()
         adapter = self._adapter
-        known = self._gradients.get(path)
-        if known is None:
+        known, scale = self._gradients.get(path), self._recorder.log.scale
+        if known is None and scale == 1.0:
             held = Held(adapter, adapter.clone(gradient))
         else:
-            total = np.add(known.numpy(), adapter.to_numpy(gradient))
+            found = np.array(unscaled(Held(adapter, gradient), scale).numpy())
+            total = found if known is None else np.add(known.numpy(), found)
             held = Held(adapter, adapter.to_native(total, like=self._live.model))
         self._gradients[path] = held
 
     def _made_of_parameter(self, path: str, gradient: Any) -> None:
         if not self._capture.busy:
-            few = sampled(Held(self._adapter, gradient))
+            few = sampled(unscaled(Held(self._adapter, gradient), self._recorder.log.scale))
             self._made[path] = self._made[path] + few if path in self._made else few
 
     def _of_output(self, name: str, call: int, gradient: Any) -> None:
@@ -256,7 +262,13 @@ class Running:
             return
         self._saw_backward()
         if call == 1 and self._rehearsal is not None and name not in self._rehearsal.gradients:
-            self._rehearsal.gradients[name] = np.array(self._adapter.to_numpy(gradient))
+            found = unscaled(Held(self._adapter, gradient), self._recorder.log.scale)
+            self._rehearsal.gradients[name] = np.array(found.numpy())
+
+    def scaled(self, factor: float) -> None:
+        """The loss was multiplied for mixed precision: gradients are seen as they would be without."""
+        if self.sink is not None and not self._capture.busy:
+            self._recorder.log.scale = factor
 
     def _saw_backward(self, _: Any = None) -> None:
         if not self._capture.busy:
@@ -271,16 +283,21 @@ class Running:
             return
         self._recorder.turn_away()
         adapter = self._adapter
-        for path, parameter in self._live.parameters().items():
-            gradient = adapter.gradient(parameter)
-            if gradient is not None:
-                self._gradients[path] = Held(adapter, adapter.clone(gradient))
-                self._backward = True
+        self._take_gradients()
         with self._lifted():
             self._rehearse()
         if self._noise is not None:
             parameters = self._live.parameters()
             self._before = {p: np.array(adapter.to_numpy(parameters[p])) for p in self._gradients}
+
+    def _take_gradients(self) -> None:
+        """What the parameters hold now."""
+        adapter = self._adapter
+        for path, parameter in self._live.parameters().items():
+            gradient = adapter.gradient(parameter)
+            if gradient is not None:
+                self._gradients[path] = Held(adapter, adapter.clone(gradient))
+                self._backward = True
 
     @contextmanager
     def _lifted(self) -> Iterator[None]:
@@ -300,9 +317,15 @@ class Running:
         if sink is None:
             return
         self._recorder.turn_away()
-        self._rehearse()
+        unstepped = capture.optimizer is not None and not self.stepped and self._backward
+        if unstepped:  # skipped by a scaler, or the block ends before
+            self._extra["optimizer_stepped"] = False
+            self._take_gradients()
+        with self._lifted() if unstepped else nullcontext():
+            self._rehearse()
         parameters = self._live.parameters()
-        gradients = {path: self._gradients.get(path) for path in parameters} if self._backward else {}
+        known = self._backward and bool(self._gradients or not unstepped)  # cleared before anybody looked
+        gradients = {path: self._gradients.get(path) for path in parameters} if known else {}
         calls = self._recorder.seen()
         if self.loss is not None:
             sink.step.loss(self.loss)
@@ -318,6 +341,8 @@ class Running:
             unseen = () if self._listener is None else self._listener.unseen
         assert capture.statistics is not None
         buffers = self._dumped(capture.statistics.after_step(calls))
+        if self._recorder.autocast is not None:
+            self._extra["autocast"] = self._recorder.autocast
         if capture.statistics.unseen:
             self._extra["statistics_unseen"] = True
         sink.end(
