@@ -39,7 +39,11 @@ def _cases(toy: bool) -> list[tuple[str, int, int, int]]:
     """(name, layers, width, rows of an activation)."""
     if toy:
         return [("toy", 3, 16, 8)]
-    return [("768 MiB, activations of 4 MiB", 64, 1024, 1024), ("54 MiB, activations of 8 KiB", 1700, 64, 32)]
+    return [
+        ("768 MiB, activations of 4 MiB", 64, 1024, 1024),
+        ("150 MiB, activations of 32 KiB", 1200, 128, 64),
+        ("54 MiB, activations of 8 KiB", 1700, 64, 32),
+    ]
 
 
 def _arrays(layers: int, width: int, rows_of: int) -> list[Array]:

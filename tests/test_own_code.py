@@ -286,3 +286,42 @@ def test_a_rerun_that_fails_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     found = padiff.compare(model("torch"), model("torch", "axis"), batch()).divergence
     assert found is not None
     assert (found.raw_path, found.op) == ("second", None)
+
+
+class Functional(torch.nn.Module):
+    """A block whose activation is a function, and which has no dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(6, 8), torch.nn.Linear(8, 6)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.fc2(torch.nn.functional.gelu(self.fc1(x)))
+
+
+class WithDropout(paddle.nn.Layer):
+    """The same with a dropout, which corresponds to nothing, behind the activation."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.linear1, self.linear2 = paddle.nn.Linear(6, 8), paddle.nn.Linear(8, 6)
+        self.dropout, self.activation = paddle.nn.Dropout(0.1), activation
+
+    def forward(self, x: Any) -> Any:
+        return x + self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+def test_an_op_before_a_module_without_partner_is_not_the_fault_of_that_module() -> None:
+    right, wrong = paddle.nn.functional.gelu, paddle.nn.functional.relu
+    base = torch.nn.Sequential(Functional(), Functional()).eval()
+    x = np.random.default_rng(0).normal(size=(3, 6)).astype("float32")
+    raw = paddle.nn.Sequential(WithDropout(right), WithDropout(right))
+    raw.eval()
+    assert padiff.compare(base, raw, x).aligned
+    raw[1].activation = wrong
+    result = padiff.compare(base, raw, x)
+    assert [one.raw_path for one in result.divergences] == ["1"], str(result)
+    (found,) = result.divergences
+    assert found.op is not None
+    assert (found.op.base, found.op.raw) == ("torch.nn.functional.gelu", "paddle.nn.functional.relu")
+    assert found.causes[0].name == "activation"

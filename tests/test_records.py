@@ -23,3 +23,18 @@ def test_equal_records_are_one_in_a_set() -> None:
     pair = [Outcome("equal", None, "equal", dataclasses.replace(numbers)) for _ in range(2)]
     assert pair[0] == pair[1]
     assert len(set(pair)) == 1
+
+
+@pytest.mark.parametrize(
+    ("many", "few", "expected"),
+    [
+        ([48, 4, 12], [48, 48], 3),
+        ([2, 3], [2, 3], 2),
+        ([2, 3, 1], [6], 2),
+        ([3, 2, 4], [2, 12], None),
+        ([2, 3], [6, 2], None),
+        ([2, 3], [], 0),
+    ],
+)
+def test_neighbouring_axes_are_merged(many: list[int], few: list[int], expected: int | None) -> None:
+    assert records.merged_axes(many, few) == expected

@@ -13,7 +13,7 @@ import torch
 
 import padiff
 from padiff.capture.held import Held
-from padiff.engine import lockstep, step
+from padiff.engine import free_run, lockstep
 from padiff.engine.lockstep import AHEAD, Lockstep
 from tests.twins import PAIRS, batch, net
 
@@ -22,7 +22,7 @@ SMALL = AHEAD // 4
 
 @pytest.fixture(autouse=True)
 def small_models_take_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "LARGE", 0)
+    monkeypatch.setattr(free_run, "LARGE", 0)
 
 
 class Passes:
@@ -102,7 +102,7 @@ def test_few_gradients_of_base_are_held_at_once(base: str, raw: str, monkeypatch
             seen.update(made)
             held.append(sum(value._tensor is not None for value in made.values()))
 
-    monkeypatch.setattr(step, "Lockstep", Watched)
+    monkeypatch.setattr(free_run, "Lockstep", Watched)
     with redirect_stdout(io.StringIO()):
         assert padiff.auto_diff(net(base), net(raw), ({"x": batch()}, {"x": batch()}), atol=1e-4)
     assert Lockstep.made is original
@@ -119,14 +119,14 @@ def test_gradients_are_the_ones_of_a_plain_run() -> None:
         plain[name] = parameter.grad.numpy().copy()
         parameter.grad = None
 
-    class Keeping(step.State):
+    class Keeping(free_run.State):
         def tensors(self, phase: Any, role: Any, one: Any, other: Any) -> Any:
             if phase == "gradient":
                 found.update({name: value.numpy().copy() for name, value in one.items()})
             return super().tensors(phase, role, one, other)
 
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()):
-        patch.setattr(step, "State", Keeping)
+        patch.setattr(free_run, "State", Keeping)
         assert padiff.auto_diff(base, raw, ({"x": batch()}, {"x": batch()}), atol=1e-4)
     assert found.keys() == plain.keys()
     for name, gradient in plain.items():

@@ -13,7 +13,7 @@ from tests.capture.test_ops import _functions
 from tests.twins import read
 
 from padiff.frameworks.paddle_builtins import watching_ops, watching_writes
-from padiff.frameworks.patches import replaced
+from padiff.frameworks.patches import after_method, replaced
 
 
 class Owner:
@@ -53,6 +53,22 @@ def test_what_was_inherited_is_inherited_again() -> None:
     with replaced([(Heir, "word", louder)]):
         assert (Owner.word(), Heir.word()) == ("plain", "PLAIN")
     assert "word" not in vars(Heir)
+
+
+class Scaler:
+    def scale(self, value: int, *, twice: bool = False) -> int:
+        return value * (4 if twice else 2)
+
+
+def test_told_after_a_method_in_this_thread_only() -> None:
+    before, one, told = Scaler.scale, Scaler(), []
+    with after_method(Scaler, "scale", told.append):
+        assert (one.scale(3), one.scale(value=3, twice=True)) == (6, 12)
+        other = threading.Thread(target=one.scale, args=(1,))
+        other.start()
+        other.join()
+    assert told == [one, one]
+    assert Scaler.scale is before
 
 
 def test_half_way_is_nothing() -> None:

@@ -268,3 +268,15 @@ def test_a_default_that_fits_is_settled_by_the_comparison_itself(monkeypatch: py
     else:
         assert result.aligned, str(result)
         assert calls == [3, 2]  # each once to see the order of use, base twice and raw once to compare
+
+
+@pytest.mark.parametrize("part", ["q_proj", "k_proj", "v_proj"])
+def test_what_one_part_sends_back_wrong_is_no_second_place(part: str) -> None:
+    """It is wrong in forward, and its gradient shows only in the sum that all parts send back."""
+    made = [Fused("part, head, size") for _ in range(2)]
+    base = paddle.nn.Sequential(paddle.nn.Linear(WIDTH, WIDTH), *made)
+    raw = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Separate(), Separate())
+    assert padiff.compare(base, raw, X).aligned
+    getattr(raw[1], part).register_forward_hook(lambda _, given, made: made * 1.01)
+    result = padiff.compare(base, raw, X)
+    assert [(one.raw_path, one.phase) for one in result.divergences] == [(f"1.{part}", "forward")], str(result)

@@ -10,7 +10,7 @@ from padiff.autodiff.check_report import concluded, opened, read_cfg
 from padiff.autodiff.dump_pairs import DumpPairs, RunsSeen, check_parts, dump_pairs
 from padiff.autodiff.failure import listed_difference, number_lines, routes, title_of
 from padiff.autodiff.log import count, say, wrapped, write_file
-from padiff.autodiff.rounding import bounds_that_hold
+from padiff.autodiff.rounding import bounds_that_hold, said_of_rounding, widest
 from padiff.engine.apart import Apart
 from padiff.engine.verdict import ENOUGH_PARAMETERS
 from padiff.records import Comparison, Phase, Tolerance
@@ -115,14 +115,9 @@ def _step(tally: _Tally, label: str, apart: Apart, base: StepDump, raw: StepDump
 
 def _say_of_rounding(tally: _Tally) -> None:
     known = [one for one in tally.would_hold if one is not None]
-    if not known or len(known) < len(tally.would_hold):
-        return
-    rtol, atol = max(one.rtol for one in known), max(one.atol for one in known)
-    many = "The difference is" if len(known) == 1 else f"The {len(known)} differences are all"
-    say(
-        f"{many} of the size of rounding noise: but for the bounds, the {tally.what} agree.",
-        f"{INDENT}atol={atol:g}, rtol={rtol:g} (compare_mode={tally.tolerance.mode}) would hold",
-    )
+    found = widest(known, tally.tolerance)
+    if found is not None and len(known) == len(tally.would_hold):
+        say(*said_of_rounding(len(known), tally.what, found))
 
 
 def _say_difference(one: Comparison, names: tuple[str, str], tolerance: Tolerance) -> None:

@@ -9,7 +9,7 @@ from padiff.autodiff.dump_pairs import RunsSeen, check_parts, dump_pairs, mapped
 from padiff.autodiff.failure import explain
 from padiff.autodiff.log import count, say, wrapped
 from padiff.autodiff.options import read_tolerance, refuse_option
-from padiff.autodiff.rounding import tolerance_that_holds
+from padiff.autodiff.rounding import said_of_bounds, tolerance_that_holds
 from padiff.autodiff.trees import route
 from padiff.engine.apart import Apart
 from padiff.engine.result import Result
@@ -103,7 +103,7 @@ def _say_of_rounding(base: Dump, raw: Dump, report: Report) -> None:
             "",
             "The differences are of the size of rounding noise, but for what inner layers are given, which is passed",
             "    differently and changes nothing: but for the bounds, the models agree.",
-            f"    atol={found.atol:g}, rtol={found.rtol:g} (compare_mode={found.mode}) would hold",
+            said_of_bounds(found),
         )
 
 

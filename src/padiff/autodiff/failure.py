@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from padiff.autodiff.log import count, say, wrapped, write_file
-from padiff.autodiff.rounding import tolerance_that_holds
+from padiff.autodiff.rounding import said_of_rounding, tolerance_that_holds
 from padiff.autodiff.trees import around, draw, route, titled
 from padiff.records import Comparison, Divergence, Numbers, SourceLine, Tolerance
 from padiff.report import Report
-from padiff.report.words import sure
+from padiff.report.words import first_of, sure
 
 STAGES = {
     "forward": "Forward Stage",
@@ -60,8 +60,8 @@ def _alone(report: Report) -> None:
     """What has no partner; what lies inside a layer that is compared as one is only counted."""
     units = list(dict.fromkeys(one.inside for one in report.unmatched if one.inside))
     if units:
-        shown = ", ".join(units[:3]) + (", ..." if len(units) > 3 else "")
-        say(*wrapped(f"compared as one, not inside: {count(len(units), 'layer')} ({shown})", after=INDENT))
+        shown = f"{count(len(units), 'layer')} ({first_of(units, 3)})"
+        say(*wrapped(f"compared as one, not inside: {shown}", after=INDENT))
     rest = [one for one in report.unmatched if not one.inside]
     for one in rest[:MOST_ALONE]:
         say(*wrapped(f"no partner: {one}", after=INDENT))
@@ -203,13 +203,8 @@ def _rounding(report: Report, whole: bool, own_loss: bool) -> None:
     if found is None:
         return
     differing = sum(not c.agrees for c in report.last_step)
-    many = "The difference is" if differing == 1 else f"The {differing} differences are all"
     far = "would hold" if whole else "would hold up to here; what comes after was not run"
-    say(
-        "",
-        f"{many} of the size of rounding noise: but for the bounds, the models agree.",
-        f"    atol={found.atol:g}, rtol={found.rtol:g} (compare_mode={found.mode}) {far}",
-    )
+    say("", *said_of_rounding(differing, "models", found, far))
 
 
 # ------------------------------------------------------------------ trees and stacks

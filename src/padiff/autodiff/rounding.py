@@ -1,4 +1,4 @@
-"""Whether a run failed by rounding only, and which tolerance would have held."""
+"""Whether a run failed by rounding only, which tolerance would have held, and how the log says so."""
 
 from __future__ import annotations
 
@@ -28,9 +28,14 @@ def tolerance_that_holds(report: Report, *, own_loss: bool, inner: bool = True) 
         if one is None:
             return None
         found.append(one)
-    if not found:
+    return widest(found, tolerance)
+
+
+def widest(bounds: Sequence[Tolerance], tolerance: Tolerance) -> Tolerance | None:
+    """Bounds in the mode of ``tolerance`` that hold wherever one of these does; None of none."""
+    if not bounds:
         return None
-    return Tolerance(max(one.rtol for one in found), max(one.atol for one in found), tolerance.mode)
+    return Tolerance(max(one.rtol for one in bounds), max(one.atol for one in bounds), tolerance.mode)
 
 
 def bounds_that_hold(
@@ -41,6 +46,20 @@ def bounds_that_hold(
     if one is None and comparison.outcome.reason == "values" and _cancelled(step, comparison, own_loss):
         return _wider(comparison, tolerance)
     return one
+
+
+def said_of_rounding(differing: int, whose: str, found: Tolerance, far: str = "would hold") -> list[str]:
+    """The lines of the log where all that differs is rounding, and ``found`` is what would have held."""
+    many = "The difference is" if differing == 1 else f"The {differing} differences are all"
+    return [
+        f"{many} of the size of rounding noise: but for the bounds, the {whose} agree.",
+        said_of_bounds(found, far),
+    ]
+
+
+def said_of_bounds(found: Tolerance, far: str = "would hold") -> str:
+    """The line with the bounds themselves; ``far`` says how far they are known to hold."""
+    return f"    atol={found.atol:g}, rtol={found.rtol:g} (compare_mode={found.mode}) {far}"
 
 
 def _wider(comparison: Comparison, tolerance: Tolerance) -> Tolerance | None:

@@ -17,6 +17,7 @@ from padiff.engine.pipeline import copy_weights
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import ModuleTree, Rules, WeightPlan, WeightProblem
+from padiff.report.words import first_of
 
 ARGUMENTS = ("base_model", "raw_model", "layer_map")
 INDENT = "    "
@@ -81,8 +82,8 @@ def carry_out(base: LiveTree, raw: LiveTree, rules: Rules, plan: WeightPlan) -> 
         say(*wrapped(f"left alone: {one}", INDENT, 2 * INDENT))
     kept = [entry.path for entry in plan.entries if not entry.written]
     if kept:
-        shown = ", ".join(kept[:3]) + (", ..." if len(kept) > 3 else "")
-        say(*wrapped(f"left as raw makes them: {count(len(kept), 'buffer')} ({shown})", INDENT, 2 * INDENT))
+        shown = f"{count(len(kept), 'buffer')} ({first_of(kept, 3)})"
+        say(*wrapped(f"left as raw makes them: {shown}", INDENT, 2 * INDENT))
     say("Assign weight success !!!", roles_line(base, raw, _filled(plan)))
     return True
 

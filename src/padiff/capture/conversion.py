@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from padiff.frameworks.draws import Drawn
-from padiff.records import Array, Draw
+from padiff.records import Array, Draw, merged_axes
 
 _LOCATED = frozenset({"uniform", "gaussian", "exponential"})
 _CLOSE = 1e-6
@@ -61,26 +61,13 @@ def fitted(array: Array, shape: tuple[int, ...]) -> Array | None:
         return None
     mine = [size for size in array.shape if size != 1]
     wanted = [size for size in shape if size != 1]
-    if mine == wanted or _joined(mine, wanted) or _joined(wanted, mine):
+    if mine == wanted or merged_axes(mine, wanted) == len(mine) or merged_axes(wanted, mine) == len(wanted):
         return array.reshape(shape)
     if sorted(mine) != sorted(wanted) or len(set(mine)) < len(mine):
         return None
     order = [mine.index(size) for size in wanted]
     turned: Array = array.reshape(mine).transpose(order).reshape(shape)
     return turned
-
-
-def _joined(many: list[int], few: list[int]) -> bool:
-    """Whether neighbours among ``many`` multiply to ``few``."""
-    place = 0
-    for size in few:
-        product = 1
-        while place < len(many) and product < size:
-            product *= many[place]
-            place += 1
-        if product != size:
-            return False
-    return place == len(many)
 
 
 def _numbers_behind(mask: Array, keep: float | None) -> Array:

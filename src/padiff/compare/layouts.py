@@ -11,7 +11,7 @@ import numpy as np
 
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms_gap
-from padiff.records import Array, Outcome, Tolerance
+from padiff.records import Array, Outcome, Tolerance, merged_axes
 
 _MOST_AXES = 5
 
@@ -159,17 +159,5 @@ def _orders(axes: list[int], wanted: list[int]) -> Iterator[tuple[int, ...]]:
     if len(axes) > _MOST_AXES:
         return
     for order in itertools.permutations(range(len(axes))):
-        if list(order) != sorted(order) and _merge([axes[axis] for axis in order], wanted):
+        if list(order) != sorted(order) and merged_axes([axes[axis] for axis in order], wanted) == len(axes):
             yield order
-
-
-def _merge(sizes: list[int], wanted: list[int]) -> bool:
-    place = 0
-    for size in wanted:
-        product = 1
-        while product < size and place < len(sizes):
-            product *= sizes[place]
-            place += 1
-        if product != size:
-            return False
-    return place == len(sizes)

@@ -72,15 +72,15 @@ class AfterStep:
             for one in compared
             if one.phase == "weight" and not one.agrees and one.outcome.numbers is not None and moment_of(one) == moment
         ]
-        differing = {_path(one): one for one in (first, *wrong)}
+        differing = {path_of(one): one for one in (first, *wrong)}
         known = [entry for entry in self._entries if entry.path in differing]
         if not known or not self._steps:
             return None, ""
-        entry = next((entry for entry in known if entry.path == _path(first)), None)
+        entry = next((entry for entry in known if entry.path == path_of(first)), None)
         if entry is None or math.prod(entry.shape) < 8:
             entry = max(known, key=lambda one: (len(one.shape) > 1, math.prod(one.shape)))
         scene = self._of_entry(entry, differing[entry.path])
-        return scene, "" if entry.path == _path(first) else entry.path
+        return scene, "" if entry.path == path_of(first) else entry.path
 
     def _of_entry(self, entry: WeightEntry, comparison: Comparison) -> Scene:
         assert self._job.optimizers is not None
@@ -134,8 +134,8 @@ class AfterStep:
     def of_buffer(self, divergence: Divergence) -> Scene | None:
         """The scene of a buffer."""
         job, wrong = self._job, divergence.comparison
-        entry = next((one for one in self._plan.entries if one.path == _path(wrong)), None)
-        raw = self._buffers[1].get(_path(wrong))
+        entry = next((one for one in self._plan.entries if one.path == path_of(wrong)), None)
+        raw = self._buffers[1].get(path_of(wrong))
         if entry is None or raw is None or not entry.sources:
             return None
         values = {source.path: self._buffers[0].get(source.path) for source in entry.sources}
@@ -203,6 +203,7 @@ def moment_of(comparison: Comparison) -> str:
     return name if comparison.phase == "weight" and name in MOMENTS else ""
 
 
-def _path(comparison: Comparison) -> str:
+def path_of(comparison: Comparison) -> str:
+    """Of the parameter or buffer of raw that a comparison is about, or one of whose moments."""
     name = comparison.name.partition(": ")[0] if moment_of(comparison) else comparison.name
     return ".".join(part for part in (comparison.raw_path, name) if part)

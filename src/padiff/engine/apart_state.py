@@ -10,6 +10,7 @@ from padiff.engine.job import Job
 from padiff.engine.moments import Moments
 from padiff.engine.state import State
 from padiff.engine.summaries import Summaries
+from padiff.frameworks.tree import join
 from padiff.records import Array, Comparison, Noise, Phase, Value, WeightPlan
 from padiff.store import StepDump
 
@@ -110,5 +111,5 @@ def _conventional(live: Any) -> set[str]:
         spec = live.layer_spec(node.index)
         for name, stored in () if spec is None else spec.stored.items():
             if stored.convention or "var" in name:
-                found.add(f"{node.path}.{name}".lstrip("."))
+                found.add(join(node.path, name))
     return found

@@ -11,7 +11,7 @@ from padiff.align import pair_slots
 from padiff.compare.layouts import compare_arranged
 from padiff.diagnose.causes import differing_settings
 from padiff.diagnose.scene import Scene
-from padiff.engine.after_step import moment_of
+from padiff.engine.after_step import moment_of, path_of
 from padiff.engine.inside import with_op
 from padiff.engine.job import Job
 from padiff.engine.local import Reference
@@ -140,8 +140,7 @@ def _of_weight(
     """A weight that the optimizers' step left different, or what they remember of it."""
     wrong = divergence.comparison
     moment = moment_of(wrong)
-    name = wrong.name.partition(": ")[0] if moment else wrong.name
-    path = ".".join(part for part in (wrong.raw_path, name) if part)
+    path = path_of(wrong)
     entry = next((one for one in plan.entries if one.path == path), None)
     found = (raw.moments.get(moment, {}) if moment else raw.weights).get(path)
     if entry is None or found is None or not entry.sources or entry.function is not None:

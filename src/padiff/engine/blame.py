@@ -6,18 +6,15 @@ the code around it, or of a call further out that passed it on. Some of that is 
 
 from __future__ import annotations
 
-import functools
-import math
-from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot, Value
-
-CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
-"""Hold whatever they are given: two of them are not alike."""
+from padiff.engine.calls_met import CallsMet
+from padiff.engine.doubts import Doubts
+from padiff.engine.families import comparable
+from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 Sort = tuple[str, str, str]
 """Kind of base's module, kind of raw's, name of the input."""
@@ -39,14 +36,8 @@ class Blame:
         self.faults: list[Fault] = []
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         self._accused: list[tuple[Fault, list[Excuse]]] = []
-        self.met: dict[int, tuple[Call | None, Call]] = {}
-        """Raw's calls with base's beside them."""
-        self._children: dict[int, list[Call]] = {}
-        """Raw call to the calls of its children that have ended, in order."""
-        self._doubtful: list[Fault] = []
-        """Outputs of calls that may just end elsewhere in base: if they are wrong, something later will be."""
-        self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
-        """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
+        self.met = CallsMet()
+        self.doubts = Doubts(self.met)
         self.right: set[tuple[int, int]] = set()
         """Raw calls with the tensors that they were given and that are base's."""
         self.misfed: set[int] = set()
@@ -72,15 +63,11 @@ class Blame:
 
     # --- what happens
 
-    def began(self, base: Call | None, call: Call) -> None:
-        self.met[call.index] = (base, call)
-
     def ended(self, call: Call, forgiven: int | None) -> bool:
         """A call ends, and another may turn out to be right; returns whether its partner had been known before."""
         if forgiven is not None:
-            self._doubtful = [fault for fault in self._doubtful if fault.raw.index != forgiven]
-        self._children.setdefault(call.parent, []).append(call)
-        return self.met.get(call.index, (None, call))[0] is not None
+            self.doubts.forgive(forgiven)
+        return self.met.ended(call)
 
     def alone(self, call: Call) -> None:
         """A call of raw that nothing of base's stands beside has ended."""
@@ -88,10 +75,6 @@ class Blame:
         for slot in call.outputs:
             if slot.origin == slot.tensor and slot.tensor not in given:
                 self._made_alone.setdefault(slot.tensor, call)
-
-    def like_its_partner(self, base: Call, call: Call) -> None:
-        """A call that might end elsewhere returned what base's did."""
-        self._likes[base.kind, call.kind].append(None)
 
     def judged(self, call: Call) -> None:
         """All that a call returned was seen; where it is right, what the call was given besides does not matter."""
@@ -113,24 +96,22 @@ class Blame:
         was switched off when that side's began: then the code around is to blame."""
         outer = None if between else self._outermost(call, off)
         place = self._around(call, other) if between else (base, call)
-        if outer is not None and outer.parent in self.met and (around := self.met[outer.parent])[0] is not None:
-            place, call, between = (around[0] or base, around[1]), outer, True
-        after = self._child_of(place[1], call) if between else None
-        before = self._before(after) if after else None
+        around = None if outer is None else next(self.met.outward(outer.parent), None)
+        if outer is not None and around is not None and around[0] is not None:
+            place, call, between = (around[0], around[1]), outer, True
+        after = self.met.child_of(place[1], call) if between else None
+        before = self.met.before(after) if after else None
         fault = Fault("backward", *place, comparison, between=between, before=before, after=after, side=side)
         self._accused.append((fault, []))
-        index = place[1].index
-        while index in self.met:
-            self._stopped.add(index)
-            index = self.met[index][1].parent
+        self._stopped.update(one.index for _, one in self.met.outward(place[1].index))
 
     def _outermost(self, call: Call, off: Callable[[Call | None, Call], bool]) -> Call | None:
         """The outermost call around this one, or this one, that began so."""
         found: Call | None = None
-        index = call.index
-        while index in self.met and off(*self.met[index]):
-            found = self.met[index][1]
-            index = found.parent
+        for pair in self.met.outward(call.index):
+            if not off(*pair):
+                break
+            found = pair[1]
         return found
 
     def sent_nothing(self, base: Call, call: Call, comparison: Comparison, side: Side = "raw") -> None:
@@ -138,11 +119,7 @@ class Blame:
         from that."""
         if call.index in self._stopped:
             return  # it is known where inside
-        around: set[int] = set()
-        parent = call.parent
-        while parent in self.met:
-            around.add(parent)
-            parent = self.met[parent][1].parent
+        around = {one.index for _, one in self.met.outward(call.parent)}
 
         def follows(fault: Fault) -> bool:
             earlier = fault.after is None or fault.after.index < call.index
@@ -167,10 +144,11 @@ class Blame:
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
         differs."""
-        outer = self.met.get(call.parent, (None, call))
-        if outer[0] is None:
+        outer = next(self.met.outward(call.parent), None)
+        if outer is None or outer[0] is None:
             return
-        fault = Fault("forward", outer[0], outer[1], comparison, between=True, before=self._before(call), after=call)
+        before = self.met.before(call)
+        fault = Fault("forward", outer[0], outer[1], comparison, between=True, before=before, after=call)
         excuse = Excuse((base.kind, call.kind, f"no {comparison.name}"), fault)
         self._excuses.setdefault(call.index, []).append(excuse)
 
@@ -200,9 +178,10 @@ class Blame:
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
         maker = self._maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
+        last = None if maker is None else self.met.last_child(maker)
         if maker is not None:  # it is handed on just as that call returned it
-            place, between = (place[0], maker), maker.index in self._children
-        after = self._child_of(place[1], call) if between and maker is None else None
+            place, between = (place[0], maker), last is not None
+        after = self.met.child_of(place[1], call) if between and maker is None else None
         if after is not None and phase == "backward" and self._comes_from_moved(after):
             return
         fault = Fault(
@@ -211,26 +190,20 @@ class Blame:
             place[1],
             comparison,
             between=between,
-            before=self._children[maker.index][-1] if maker and between else self._before(after) if after else None,
+            before=self.met.before(after) if after else last,
             after=after,
             expected=np.array(one.value.numpy() if arranged is None else arranged),
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":
-            returned = [doubt for doubt in self._doubtful if _told_by(doubt, None, other)]
-            if returned:  # it is what a doubtful call returned, and tells on that
-                fault = self._latest_doubt(returned[-1])
+            fault = self.doubts.returned(other) or fault  # what a doubtful call returned tells on that
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
         elif kind == "doubtful":
-            if call.index not in self.misfed:
-                self._likes[base.kind, call.kind].append(fault)
-            if not self._doubtful or call.index not in self.misfed:  # else what was doubtful before explains it
-                self._doubtful.append(fault)
-        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self._any_doubt():
+            self.doubts.add(base, call, fault, misfed=call.index in self.misfed)
+        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left():
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
-            self._accuse_now(call, self._latest_doubt())
-            self._doubtful.clear()
+            self._accuse_now(call, self.doubts.confirmed())
             self._left = True
         elif self._left and call.parent < 0 and phase == "forward":
             pass  # what was found wrong in a doubtful place was never replaced, and may have come here
@@ -239,35 +212,18 @@ class Blame:
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
 
-    def _any_doubt(self) -> bool:
-        """Whether something doubtful may be wrong; what one side rectifies in the module, and the other after it, is
-        not what was wrong."""
-        while self._doubtful and _rectifies(latest := self._latest_doubt()):
-            self._doubtful = [doubt for doubt in self._doubtful if doubt is not latest]
-        return bool(self._doubtful)
-
     def _maker(self, call: Call, slot: Slot) -> Call | None:
         """The call without a partner that made what a call is given, where it is not around that."""
         maker = self._made_alone.get(slot.origin)
-        outer = call.parent
-        while maker is not None and outer in self.met:
-            if outer == maker.index:
-                return None
-            outer = self.met[outer][1].parent
-        return maker
-
-    def dispel(self, one: Slot, other: Slot) -> None:
-        """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was
-        right then."""
-        self._doubtful = [fault for fault in self._doubtful if not _told_by(fault, one, other)]
+        return None if maker is None or self.met.inside(call, maker) else maker
 
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
         found: set[int] = set()
-        parent = call.parent
-        while parent in self.met and self._passed(self.met[parent][1], slot):
-            found.add(parent)
-            parent = self.met[parent][1].parent
+        for _, outer in self.met.outward(call.parent):
+            if not self._passed(outer, slot):
+                break
+            found.add(outer.index)
         return found
 
     def _passed(self, outer: Call, slot: Slot) -> bool:
@@ -279,60 +235,24 @@ class Blame:
 
     def _misled(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something wrong that could not be replaced."""
-        index = call.index
-        while index in self.met:
-            if index in self.passed_on:
-                return True
-            index = self.met[index][1].parent
-        return False
-
-    def _latest_doubt(self, found: Fault | None = None) -> Fault:
-        """What ended last, or a doubt that is given; or the innermost within it that was doubtful already."""
-        found = found or self._doubtful[-1]
-        place = next(place for place, doubt in enumerate(self._doubtful) if doubt is found)
-        for earlier in reversed(self._doubtful[:place]):
-            index = earlier.raw.parent
-            while index in self.met and index != found.raw.index:
-                index = self.met[index][1].parent
-            if index != found.raw.index:
-                break
-            found = earlier
-        return found
+        return any(one.index in self.passed_on for _, one in self.met.outward(call.index))
 
     def _accuse_now(self, call: Call, fault: Fault) -> None:
         excuses: list[Excuse] = []
-        index = call.index
-        while index in self.met:
-            self.faulty.add(index)
-            excuses = [*self._excuses.get(index, ()), *excuses]
-            index = self.met[index][1].parent
+        for _, one in self.met.outward(call.index):
+            self.faulty.add(one.index)
+            excuses = [*self._excuses.get(one.index, ()), *excuses]
         self._accused.append((fault, excuses if fault.phase == "forward" else []))
-
-    def _child_of(self, outer: Call, call: Call) -> Call:
-        """The call made by ``outer`` in which this one happens, or this one."""
-        inner = call
-        while inner.parent != outer.index and inner.parent in self.met:
-            inner = self.met[inner.parent][1]
-        return inner if inner.parent == outer.index else call
-
-    def _before(self, call: Call) -> Call | None:
-        """The child of the same parent that ended last before this one began."""
-        ended = [one for one in self._children.get(call.parent, []) if one.index < call.index]
-        return ended[-1] if ended else None
 
     def _around(self, call: Call, slot: Slot) -> tuple[Call, Call]:
         """Whose code hands this tensor to the call: the call around it, or one further out that passed it on."""
         blamed: Call | None = None
-        parent = call.parent
-        while parent in self.met:
-            base, raw = self.met[parent]
+        for base, raw in self.met.outward(call.parent):
             if blamed is None and not self._passed(raw, slot):
                 blamed = raw
             if blamed is not None and base is not None:
                 return base, blamed
-            parent = raw.parent
-        own = self.met.get(call.index, (None, call))[0]
-        return own or call, call
+        return self.met.beside(call) or call, call
 
     def finish(self) -> None:
         """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
@@ -346,54 +266,9 @@ class Blame:
                 continue  # so does what a call sends back, in which nothing is followed from some place on
             self.faults.append(blamed or fault)
         if not any(fault.phase == "forward" for fault in self.faults):
-            self.faults[:0] = self._unlike_their_likes()
+            self.faults[:0] = self.doubts.unlike_their_likes()
 
     def _was_given_otherwise(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
-        index = call.index
-        while index in self.met:
-            if index in self.faulty and any(one.sort not in self._idle for one in self._excuses.get(index, ())):
-                return True
-            index = self.met[index][1].parent
-        return False
-
-    def _unlike_their_likes(self) -> list[Fault]:
-        """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
-        even if nothing after it shows (an order that a mean forgets)."""
-        pending = {id(doubt) for doubt in self._doubtful}
-        found: list[Fault] = []
-        for (kind, _), seen in self._likes.items():
-            wrong = [fault for fault in seen if fault is not None]
-            alone = len(wrong) == 1 and len(seen) > 2 and id(wrong[0]) in pending
-            if alone and kind not in CONTAINERS and not _rectifies(wrong[0]):
-                found += wrong
-        return found[:1]
-
-
-def _rectifies(fault: Fault) -> bool:
-    """Whether one side has only set to zero what is negative on the other: there the other's own code does that."""
-    base, raw = fault.expected, fault.found
-    if base is None or raw is None or base.shape != raw.shape or base.dtype.kind != "f" or not base.size:
-        return False
-    least = 1e-4 * float(np.abs(base).max())
-    return any(float(np.abs(np.maximum(one, 0) - other).max()) <= least for one, other in ((base, raw), (raw, base)))
-
-
-def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
-    """Whether a tensor of raw, or of base, is the very output that a fault is about; a call may return others."""
-    place = next((n for n, slot in enumerate(fault.raw.outputs) if slot.tensor == fault.comparison.tensor), None)
-    if place is None:
-        return False
-    alike = len(fault.base.outputs) == len(fault.raw.outputs)
-    base = fault.base.outputs[place].origin if alike else None
-    return other.origin == fault.raw.outputs[place].origin or (one is not None and one.origin == base)
-
-
-def comparable(base: Value, raw: Value) -> bool:
-    """A mask may be boolean here and floating there, and say the same."""
-    return family(base.dtype) == family(raw.dtype) and math.prod(base.shape) == math.prod(raw.shape)
-
-
-@functools.cache
-def family(dtype: str) -> str:
-    return "float" if dtype.startswith(("float", "bfloat")) else dtype.rstrip("0123456789")
+        faulty = [one.index for _, one in self.met.outward(call.index) if one.index in self.faulty]
+        return any(excuse.sort not in self._idle for index in faulty for excuse in self._excuses.get(index, ()))

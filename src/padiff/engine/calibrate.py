@@ -16,6 +16,7 @@ from padiff.capture.session import Session
 from padiff.compare.measure import rms_gap
 from padiff.engine.crossings import Crossings
 from padiff.engine.drift import relative_steps
+from padiff.engine.families import floating
 from padiff.engine.where_they_lie import gap, size_of
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Noise, Slot, StepTrace, Value
@@ -197,7 +198,7 @@ def _digits(
             known = (
                 slot.tensor in found or slot.tensor not in gaps or (wanted is not None and slot.tensor not in wanted)
             )
-            if known or slot.value.overwritten or not slot.value.dtype.startswith(("float", "bfloat")):
+            if known or slot.value.overwritten or not floating(slot.value):
                 continue
             rounding = max(spacing_of(np.dtype(slot.value.dtype)), step) * size_of(slot.value)
             found[slot.tensor] = (

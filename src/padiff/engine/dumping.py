@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from padiff.engine.local import Key
+from padiff.engine.local_comparing import Key
 from padiff.frameworks.compiled import compiled_words
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of

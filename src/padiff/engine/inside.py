@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
-from padiff.capture.feeding import Feed, Feeder
-from padiff.capture.ops import WantedOps
-from padiff.capture.perturb import Jitter, perturbed
-from padiff.capture.session import Session
 from padiff.compare.layouts import agree_in_any_layout
-from padiff.compare.measure import rms_gap
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
-from padiff.engine.beside import Itself
-from padiff.engine.local import LocalRun
-from padiff.engine.scenes import Reached, Scenes
+from padiff.engine.scenes import Scenes
+from padiff.engine.watched_again import Seen, has_own_code, hides, noise_inside, ops_of, own_calls, run_watched, seen_in
 from padiff.frameworks.compiled import is_opaque
-from padiff.frameworks.lookup import has_code
-from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     FIRST_OP,
     Array,
@@ -35,9 +26,7 @@ from padiff.records import (
     OpPair,
     Slot,
     SourceLine,
-    StepTrace,
     Tolerance,
-    Value,
 )
 
 SURE = 0.93
@@ -46,39 +35,6 @@ SURE = 0.93
 Lines = tuple[SourceLine, ...]
 Key = tuple[int, int, int]
 """What orders ops and calls: how many calls had begun; 0 for an op, 1 for the call itself; number of the op."""
-
-
-@dataclass
-class _Seen:
-    """What one side's run of the module showed."""
-
-    call: Call | None = None
-    children: list[Call] = field(default_factory=list)
-    """Calls inside, of those whose parents' code was watched."""
-    gradients: Mapping[int, Value] = field(default_factory=dict)
-
-
-class _Watching:
-    """Feeds as another feeder does, keeps the calls inside one, and ends the run where nothing more is needed."""
-
-    def __init__(self, feeder: Feeder | None, index: int, inside: frozenset[int], *, stop: bool) -> None:
-        self.seen = _Seen()
-        self._feeder, self._index, self._inside, self._stop = feeder, index, inside, stop
-
-    def feed(self, call: Call) -> Mapping[int, Feed]:
-        return {} if self._feeder is None else self._feeder.feed(call)
-
-    def hand_on(self, call: Call) -> Mapping[int, Feed]:
-        if call.parent in self._inside:
-            self.seen.children.append(call)
-        if call.index == self._index:
-            self.seen.call = call
-            if self._stop:
-                raise Reached
-        return {} if self._feeder is None else self._feeder.hand_on(call)
-
-    def tagged(self, call: Call) -> Mapping[int, Feed]:
-        return {} if self._feeder is None else self._feeder.tagged(call)
 
 
 def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
@@ -106,8 +62,8 @@ def _with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
-    """At the module in whose code raw's op is, where that is one inside without a partner. One that has a partner and
-    is called once more is none: who calls it is to blame."""
+    """At the module in whose code raw's op is, where that is one inside without a partner, or around such a one. One
+    that has a partner and is called once more is none: who calls it is to blame."""
     calls = {call.index: call for call in scenes.found.calls}
     known = _known(scenes)[1]
     above = index
@@ -115,7 +71,7 @@ def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
         index = calls[above].parent if calls[above].node in known else index
         above = calls[above].parent
     call = calls.get(index)
-    if call is None or index in scenes.pairs or index == divergence.raw_call:
+    if call is None or index == divergence.raw_call or (index in scenes.pairs and divergence.raw_call in scenes.pairs):
         return divergence
     note = divergence.note.replace("the module's own code", f"the code of {divergence.raw_path or 'the model itself'}")
     return replace(divergence, raw_path=call.path, raw_kind=call.kind, raw_call=call.index, note=note)
@@ -130,16 +86,16 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
         return None
     backward = fault.phase == "backward"
     wanted = (
-        _own(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
-        _own(scenes.found.calls, fault.raw.index, set(scenes.pairs)),
+        own_calls(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
+        own_calls(scenes.found.calls, fault.raw.index, set(scenes.pairs)),
     )
     hidden = (
-        _hides(scenes.job.base, scenes.reference.trace.calls, wanted[0]),
-        _hides(scenes.job.raw, scenes.found.calls, wanted[1]),
+        hides(scenes.job.base, scenes.reference.trace.calls, wanted[0]),
+        hides(scenes.job.raw, scenes.found.calls, wanted[1]),
     )
     if scenes.recorded is not None:
         base, raw = (
-            _seen_in(trace, index, inside)
+            seen_in(trace, index, inside)
             for trace, index, inside in zip(
                 scenes.recorded.traces, (partner.index, fault.raw.index), wanted, strict=True
             )
@@ -148,8 +104,10 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
             return None
     else:
         assert scenes.feeder is not None
-        base = _run(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=hidden[0])
-        raw = _run(scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=hidden[1])
+        base = run_watched(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=hidden[0])
+        raw = run_watched(
+            scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=hidden[1]
+        )
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
@@ -169,7 +127,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
-        _noise(scenes, partner.index, wanted[0], base, layers=hidden[0])
+        noise_inside(scenes, partner.index, wanted[0], base, layers=hidden[0])
         if scenes.recorded is None
         else dict(scenes.recorded.noise)
     )
@@ -202,7 +160,7 @@ def _known(scenes: Scenes) -> tuple[set[int], set[int]]:
     return base, {call.node for call in scenes.found.calls if call.index in scenes.pairs}
 
 
-def _of_a_child(culprit: Culprit, seen: tuple[_Seen, _Seen], known: tuple[set[int], set[int]]) -> Culprit:
+def _of_a_child(culprit: Culprit, seen: tuple[Seen, Seen], known: tuple[set[int], set[int]]) -> Culprit:
     """An op that one side lacks, in the code of a child that it does not call at all, or not once more: the child is
     what it lacks."""
     side = 0 if culprit.raw is None else 1
@@ -237,38 +195,12 @@ def _lies_in(call: Call, index: int, calls: Mapping[int, Call]) -> bool:
 def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
     """Which side's module has code of its own; the framework's is looked into only beside such a one."""
     partner = scenes.pairs.get(fault.raw.index)
-    base = partner is not None and _has_code(scenes.job.base, partner.node)
-    return base, _has_code(scenes.job.raw, fault.raw.node)
-
-
-def _has_code(live: LiveTree, node: int) -> bool:
-    """Whether a module's class is not the framework's own."""
-    return has_code(live.adapter, live.modules[node])
-
-
-def _hides(live: LiveTree, calls: tuple[Call, ...], inside: frozenset[int]) -> bool:
-    """Whether code that counts here is a framework's: that of the module itself, or of a larger one inside that has no
-    partner, such as an attention."""
-    first = min(inside)
-    nodes = {call.node for call in calls if call.index in inside and (call.index == first or _holds(live, call.node))}
-    return not all(_has_code(live, node) for node in nodes)
-
-
-def _holds(live: LiveTree, node: int) -> bool:
-    return bool(live.tree.nodes[node].children)
+    base = partner is not None and has_own_code(scenes.job.base, partner.node)
+    return base, has_own_code(scenes.job.raw, fault.raw.node)
 
 
 def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:
     return agree_in_any_layout(base, raw, Tolerance(mode="auto", sums=True, narrow=narrow), gradients=True)
-
-
-def _own(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozenset[int]:
-    """The call, and those inside that have no partner: their code counts as its own."""
-    found = {index}
-    for call in sorted(calls, key=lambda call: call.index):
-        if call.parent in found and call.index not in paired:
-            found.add(call.index)
-    return frozenset(found)
 
 
 def _alone(scenes: Scenes, side: int) -> set[int]:
@@ -276,70 +208,13 @@ def _alone(scenes: Scenes, side: int) -> set[int]:
     return {one.index for one in scenes.pairs.values()} if side == 0 else set(scenes.pairs)
 
 
-def _run(
-    scenes: Scenes,
-    side: int,
-    feeder: Feeder | None,
-    index: int,
-    inside: frozenset[int],
-    *,
-    backward: bool,
-    layers: bool,
-) -> _Seen:
-    session: Session = (scenes.base, scenes.raw)[side]
-    job, step = scenes.job, scenes.reference.trace.step
-    watching = _Watching(feeder, index, inside, stop=not backward)
-    with session.again(), suppress(Reached):
-        trace = session.run(
-            step,
-            job.arguments()[side],
-            loss_fn=job.losses[side],
-            backward=backward,
-            feeder=watching,
-            hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all"),
-        )
-        watching.seen.gradients = trace.gradients
-    return watching.seen
-
-
-def _seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> _Seen:
-    """What a run showed that is over."""
-    call = next((call for call in trace.calls if call.index == index), None)
-    return _Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
-
-
-def _noise(scenes: Scenes, index: int, inside: frozenset[int], base: _Seen, *, layers: bool) -> dict[int, float]:
-    """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
-    jitter = Jitter(scenes.job.tolerance.narrow)
-    feeder = LocalRun(
-        scenes.reference, Itself(scenes.reference.trace), Tolerance(mode="auto"), backward=False, change=jitter
-    )
-    try:
-        with perturbed(scenes.base.live, jitter, {}):
-            shaken = _run(scenes, 0, feeder, index, inside, backward=False, layers=layers)
-    except Exception:  # the model's own: it ran through on what it was really given
-        return {}
-    found: dict[int, float] = {}
-    for one, other in zip(_ops(base), _ops(shaken), strict=False):
-        for mine, moved in zip(one.outputs, other.outputs, strict=False):
-            if one.kind == other.kind and mine.value.shape == moved.value.shape and not mine.value.overwritten:
-                found[mine.tensor] = rms_gap(mine.value.numpy(), moved.value.numpy())
-    return found
-
-
-def _ops(seen: _Seen) -> list[Call]:
-    calls = [*seen.children, *([seen.call] if seen.call is not None else [])]
-    return [op for call in sorted(calls, key=lambda call: call.index) for op in call.ops if not op.tag]
-
-
 def _events(
-    seen: _Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None, free: frozenset[str]
+    seen: Seen, inside: frozenset[int], tree: ModuleTree, alone: set[int], end: Key | None, free: frozenset[str]
 ) -> list[Event]:
     """Ops and children in the order in which they came, up to where the accused tensor is told on; ``free`` are the
     ops that order axes as they like."""
     found: list[tuple[Key, Event]] = []
-    for op in _ops(seen):
+    for op in ops_of(seen):
         thing = same_thing(op.kind)
         found.append(((op.begun, 0, op.index), Event(op, thing, thing in MOVING, thing in free)))
     around = {call.parent for call in seen.children}
@@ -352,7 +227,7 @@ def _events(
     return [event for key, event in sorted(found, key=lambda one: one[0]) if end is None or key < end]
 
 
-def _telling(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[Call | None, Call | None]:
+def _telling(fault: Fault, scenes: Scenes, base: Seen, raw: Seen) -> tuple[Call | None, Call | None]:
     """The tag or the child that is given the accused tensor, on each side; None where the module returns it."""
     if "@" in fault.comparison.raw_path:
         name = fault.comparison.raw_path.rpartition("@")[2]
@@ -366,7 +241,7 @@ def _telling(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> tuple[Cal
     return None, None
 
 
-def _end(seen: _Seen, call: Call) -> Key:
+def _end(seen: Seen, call: Call) -> Key:
     """The place of a tag or a child among ops and children."""
     if not call.tag:
         return (call.index, 1, 0)
@@ -376,7 +251,7 @@ def _end(seen: _Seen, call: Call) -> Key:
     return (call.begun, 0, following)
 
 
-def _accused(fault: Fault, scenes: Scenes, base: _Seen, raw: _Seen) -> list[tuple[int, int]]:
+def _accused(fault: Fault, scenes: Scenes, base: Seen, raw: Seen) -> list[tuple[int, int]]:
     """Two tensors that differ, by their numbers in these runs, the one that was accused first: a mask in another form
     may stand before what is really another."""
     assert base.call is not None and raw.call is not None
@@ -407,7 +282,7 @@ def _differs(one: Slot, other: Slot, narrow: float) -> bool:
 def _direct(fault: Fault, scenes: Scenes) -> int:
     """The child of the module, or of those inside without partner, in which the call lies that told."""
     parents = {call.index: call.parent for call in scenes.found.calls}
-    own = _own(scenes.found.calls, fault.raw.index, set(scenes.pairs))
+    own = own_calls(scenes.found.calls, fault.raw.index, set(scenes.pairs))
     after = -1 if fault.after is None else fault.after.index
     index = fault.comparison.raw_call if fault.comparison.raw_call in parents else after
     while index in parents and parents[index] not in own:
@@ -415,7 +290,7 @@ def _direct(fault: Fault, scenes: Scenes) -> int:
     return index
 
 
-def _tag(seen: _Seen, name: str) -> Call | None:
+def _tag(seen: Seen, name: str) -> Call | None:
     calls = [*seen.children, *([seen.call] if seen.call is not None else [])]
     return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
 

@@ -30,13 +30,13 @@ def told_of(step: Step, error: Exception) -> Told | None:
         if session is step.base:
             assert stopped.trace is not None
             raw, other = _raw_beside(step, stopped.trace)
-        elif step.watcher is None:
+        elif step.free.watcher is None:
             raw = _both_again(step)
         else:
             raw = stopped.trace
-        if step.watcher is None or raw is None:
+        if step.free.watcher is None or raw is None:
             return None
-        done = replace(step.watcher.finish(replace(raw, ran_backward=False)), unmatched=())
+        done = replace(step.free.watcher.finish(replace(raw, ran_backward=False)), unmatched=())
     found = [] if stopped.where == "optimizer" else _places(step, done, again=session is step.raw)
     _let_go(done)
     return done, found, _interruption(session.side, stopped, step.step, done, found, other)
@@ -56,7 +56,7 @@ def hand_over(error: Exception, result: Any, interruption: Interruption) -> None
 def _raw_beside(step: Step, base: StepTrace) -> tuple[StepTrace | None, str]:
     """Raw held against what base did until it raised, and what raw raises then, in words."""
     try:
-        return step.run_raw(base, backward=base.ran_backward), ""
+        return step.free.run_raw(base, backward=base.ran_backward), ""
     except Exception as error:
         stopped = step.raw.stopped
         return (None, "") if stopped is None else (stopped.trace, _words(error))

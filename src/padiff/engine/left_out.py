@@ -1,4 +1,4 @@
-"""Modules that are left out of a comparison, and a plan without their tensors."""
+"""Modules that are left out of a comparison: a plan without their tensors, traces without what their calls hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from padiff.frameworks.tree import join
-from padiff.records import ModuleTree, WeightPlan
+from padiff.records import ModulePairs, ModuleTree, StepTrace, WeightPlan
 from padiff.store import Dump
 
 
@@ -32,6 +32,39 @@ def not_dumped(dump: Dump) -> list[str]:
     """Paths of modules that were left out of a dump."""
     only = dump.extra.get("only")
     return [] if only is None else [node.path for node in dump.tree.nodes if node.path not in set(only)]
+
+
+def as_both_hold(
+    traces: tuple[StepTrace, StepTrace],
+    trees: tuple[ModuleTree, ModuleTree],
+    dumps: tuple[Dump, Dump],
+    modules: ModulePairs,
+) -> tuple[StepTrace, StepTrace]:
+    """Base's trace and raw's without the tensors of modules that one of the sides was told to leave out."""
+    if not any("only" in dump.extra for dump in dumps):
+        return traces
+    listed_base, listed_raw = _listed(trees[0], dumps[0]), _listed(trees[1], dumps[1])
+    base, raw = listed_base, listed_raw
+    if "only" in dumps[1].extra:
+        base = base & {one for one, other in modules.pairs if other in listed_raw}
+    if "only" in dumps[0].extra:
+        raw = raw & {other for one, other in modules.pairs if one in listed_base}
+    return _without_calls(traces[0], trees[0], base), _without_calls(traces[1], trees[1], raw)
+
+
+def _listed(tree: ModuleTree, dump: Dump) -> set[int]:
+    """Nodes of the modules that a dump holds."""
+    out = set(not_dumped(dump))
+    return {node.index for node in tree.nodes if node.path not in out}
+
+
+def _without_calls(trace: StepTrace, tree: ModuleTree, kept: set[int]) -> StepTrace:
+    """With nothing in the calls of modules that are not kept."""
+    out = {node.index for node in tree.nodes} - kept
+    calls = tuple(replace(call, inputs=(), outputs=(), ops=()) if call.node in out else call for call in trace.calls)
+    met = {slot.tensor for call in calls for slot in (*call.inputs, *call.outputs)}
+    gradients = {number: value for number, value in trace.gradients.items() if number in met}
+    return replace(trace, calls=calls, gradients=gradients)
 
 
 def _held(tree: ModuleTree, paths: Collection[str]) -> frozenset[str]:

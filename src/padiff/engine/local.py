@@ -6,48 +6,35 @@ right, the code between the calls is to blame. What a call returns, given base's
 
 from __future__ import annotations
 
-import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from padiff.align import name_of, pair_slots
+from padiff.align import pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
-from padiff.compare.layouts import compare_arranged
-from padiff.compare.masks import masked_alike, without_masked
-from padiff.compare.measure import rms_gap
-from padiff.compare.tolerance import predicting
 from padiff.engine.beside import Beside
-from padiff.engine.blame import Blame, family
+from padiff.engine.blame import Blame
+from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
+from padiff.engine.local_comparing import Key, LocalComparing
 from padiff.engine.moved import Moved, valued
 from padiff.engine.saturation import Saturation
 from padiff.engine.silent import Place, Silent, nothing
 from padiff.records import (
     Array,
     Call,
-    Comparison,
     Fault,
-    Numbers,
     Outcome,
-    Phase,
     Role,
     Slot,
     StepTrace,
     Tolerance,
     Value,
 )
-
-SAME = Outcome("equal", None, "equal")
-
-Key = tuple[str, str, int, int]
-"""Phase, role, base's call (-1 where it does not matter) and base's tensor."""
 
 
 @dataclass
@@ -63,15 +50,6 @@ class Reference:
     """Base's calls that began while gradients were not followed."""
     gradients_later: bool = False
     """Only forward's noise is known so far: gradients are held against the least that rounding explains anywhere."""
-
-
-class Unsettled(NamedTuple):
-    """Two gradients of which it is not known yet whether they differ."""
-
-    outcome: Outcome
-    key: Key
-    base: Array
-    raw: Array
 
 
 class LocalRun:
@@ -90,31 +68,28 @@ class LocalRun:
         gallery: Gallery | None = None,
         following: Callable[[], bool] | None = None,
     ) -> None:
-        self._gallery = gallery
-        self._reference, self._beside, self._tolerance, self._loosely = reference, beside, tolerance, loosely
-        self._backward = backward
-        self._saturation = Saturation(reference.trace, reference.contributions, reference.arrivals)
-        self._look = look
-        """Told of everything before it is compared: phase, role, raw's call, name, raw's value."""
+        self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
         self._change = change
-        """Done to everything that is fed: rounding, imitated."""
         self.pairs: list[tuple[Call, Call]] = []
-        self.comparisons: list[Comparison] = []
-        self.gaps: dict[Key, float] = {}
-        self._handed: dict[int, int | None] = {}
-        """Tensor of raw to base's that was handed on in its place; None where several were."""
-        self._altered: set[int] = set()
-        """Those of them that hold some of raw's own numbers."""
-        self._sizes: dict[int, Numbers] = {}
-        """Tensor of base to what was found when it was compared first."""
-        self.unsettled: list[Unsettled] = []
-        """Gradients that are more than the least apart, while base's noise is not known."""
         self._blame = Blame(loosely=loosely)
-        # By a proxy: what keeps itself alive keeps its tensors until the collector comes.
-        sends = (reference.contributions, reference.arrivals, reference.off)
-        self.silent = Silent(self._blame, weakref.proxy(self), *sends, following)
-        sent = (reference.contributions, reference.arrivals) if backward else None
-        self._moved = Moved(self._blame, beside, weakref.proxy(self), sent) if change is None else None
+        sends = reference.contributions, reference.arrivals
+        self.compared = LocalComparing(
+            reference.trace.step,
+            reference.noise,
+            beside,
+            tolerance,
+            self._blame,
+            Saturation(reference.trace, *sends),
+            loosely=loosely,
+            gradients_later=reference.gradients_later,
+            change=change,
+            look=look,
+            gallery=gallery,
+        )
+        self.silent = Silent(self._blame, self.compared, *sends, reference.off, following)
+        self._moved = None
+        if change is None:
+            self._moved = Moved(self._blame, beside, self.compared, sends if backward else None)
 
     @property
     def faults(self) -> list[Fault]:
@@ -130,7 +105,7 @@ class LocalRun:
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
         base = self._beside.at_start(call)
-        self._blame.began(base, call)
+        self._blame.met.began(base, call)
         self.silent.began(call)
         feeds: dict[int, Feed] = {}
         if base is None and self._backward and self._beside.told_late(call):
@@ -145,13 +120,13 @@ class LocalRun:
                 continue
             outcome, arranged = self._edge(base, call, one, other)
             if outcome.agrees:
-                self._blame.dispel(one, other)
+                self._blame.doubts.dispel(one, other)
                 self._blame.right.add((call.index, other.origin))
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
-            if arranged is None or not _same_family(arranged, other.value):
+            if arranged is None or not may_replace(arranged, other.value):
                 continue
-            if not self._backward and self._is_handed(one, other):
+            if not self._backward and self.compared.is_handed(one, other):
                 continue  # it is base's as it is
             if not outcome.agrees and other is not call.inputs[0] and self._besides(one, other):
                 continue
@@ -181,14 +156,14 @@ class LocalRun:
         for slot in only_base if more else only_raw:
             given = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {given}")
-            comparison = self.comparison("forward", "input", base, call, slot, slot, outcome)
+            comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""
         besides = other is not call.inputs[0] and self._besides(one, other)
         kind = "beside" if besides else "elsewhere" if self._beside.begins_elsewhere(base, call) else "edge"
-        found = self._compare("forward", "input", base, call, one, other, kind)
+        found = self.compared.compare("forward", "input", base, call, one, other, kind)
         if self._backward and found[0].agrees and one.tracked != other.tracked and (one.tracked or not besides):
             self._cut(base, call, one, other, between=True)
         return found
@@ -208,7 +183,7 @@ class LocalRun:
             if self._beside.lacking(call):
                 self._blame.alone(call)
             return {}
-        self._blame.began(base, call)
+        self._blame.met.began(base, call)
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
         loose = self._beside.loose(base, call) and call.parent >= 0
@@ -222,12 +197,12 @@ class LocalRun:
                 continue
             met = True
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
-            outcome, arranged = self._compare("forward", "output", base, call, one, other, kind)
+            outcome, arranged = self.compared.compare("forward", "output", base, call, one, other, kind)
             if outcome.agrees:
-                self._blame.dispel(one, other)
+                self._blame.doubts.dispel(one, other)
                 if kind == "doubtful":
-                    self._blame.like_its_partner(base, call)
-            if arranged is None or not _same_family(arranged, other.value):
+                    self._blame.doubts.like_its_partner(base, call)
+            if arranged is None or not may_replace(arranged, other.value):
                 self._blame.lost = self._blame.lost or (not outcome.agrees and kind == "output")
                 continue
             if loose and not outcome.agrees and call.index not in self._blame.passed_on:
@@ -251,8 +226,8 @@ class LocalRun:
             return {}
         feeds: dict[int, Feed] = {}
         for one, other in self._slots(base.outputs, call.outputs, "output"):
-            _, arranged = self._compare("forward", "output", base, call, one, other, "edge")
-            if arranged is not None and other.tensor not in feeds and _same_family(arranged, other.value):
+            _, arranged = self.compared.compare("forward", "output", base, call, one, other, "edge")
+            if arranged is not None and other.tensor not in feeds and may_replace(arranged, other.value):
                 self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
         return feeds
 
@@ -260,17 +235,16 @@ class LocalRun:
         self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See, *, stopped: bool = False
     ) -> None:
         tracked = self._backward and one.tracked
-        held = self._is_handed(one, other) and self._is_as_it_was(one, other)
+        held = self.compared.is_handed(one, other) and self.compared.is_as_it_was(one, other)
         if arranged.shape == one.value.shape:
-            known = self._handed.setdefault(other.origin, one.origin)
-            self._handed[other.origin] = one.origin if known == one.origin else None
+            self.compared.hand(one, other)
         feeds[other.tensor] = Feed(
             None if held else self._changed(arranged), see if tracked or stopped else None, tracked
         )
 
     def _cut(self, base: Call, call: Call, one: Slot, other: Slot, *, between: bool) -> None:
         """One side does not follow gradients where the other does."""
-        if not self._blame.lost and _floating(one.value):
+        if not self._blame.lost and floating(one.value):
             self.silent.cut(Place(base, call, one, other), between=between)
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
@@ -326,149 +300,14 @@ class LocalRun:
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
     ) -> Array | None:
         one, other = valued(one, expected), valued(other, gradient)
-        outcome, arranged = self._compare("backward", role, base, call, one, other, role)
+        outcome, arranged = self.compared.compare("backward", role, base, call, one, other, role)
         if self._change is None and outcome.verdict == "equal" and expected.shape == gradient.shape:
             return None  # it is base's as it is
         return None if arranged is None else self._changed(arranged)
 
-    # --- comparing
-
-    def _compare(
-        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, kind: str
-    ) -> tuple[Outcome, Array | None]:
-        key = self._key(phase, role, base, one)
-        if self._look is not None:
-            self._look(phase, role, call.index, name_of(one, other), other.value)
-        if phase == "forward" and self._is_handed(one, other) and (role == "input" or self._is_as_it_was(one, other)):
-            return self._compare_handed(role, key, base, call, one, other)
-        expected, found = one.value.numpy(), other.value.numpy()
-        if self._change is not None:  # base beside itself: how far things move is all that is asked
-            moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
-            self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
-            return SAME, expected if expected.shape == found.shape else None
-        tolerance = self.allowed(key)
-        if role == "input" and phase == "forward":
-            own, expected = expected, masked_alike(expected, found)
-            if expected is not own:
-                self._altered.add(other.origin)
-        rest = without_masked(expected, found) if call.tag and phase == "forward" else None
-        if rest is not None:  # what is left out is large, and so is its noise
-            (expected, found), tolerance = rest, replace(tolerance, predicted=None)
-        outcome, arranged = compare_arranged(
-            expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely
-        )
-        if rest is not None:
-            arranged = None if arranged is None else one.value.numpy()
-        if phase == "forward" and outcome.numbers is not None:
-            self._sizes.setdefault(one.origin, outcome.numbers)
-        if phase == "backward" and self._saturation.explains(role, base, outcome):
-            message = f"{outcome.message}; rounding of a gradient that hardly gets through"
-            outcome = replace(outcome, verdict="rounding", reason=None, message=message)
-        if self._gallery is not None and not outcome.agrees:
-            self._gallery.see(phase, outcome, expected, found)
-        if self._reference.gradients_later and phase == "backward" and outcome.reason == "values":
-            found = np.array(found)  # of a gradient nobody keeps
-            self.unsettled.append(Unsettled(outcome, key, expected if arranged is None else arranged, found))
-        comparison = self.comparison(phase, role, base, call, one, other, outcome)
-        if outcome.agrees or kind not in ("beside", "elsewhere"):
-            self.comparisons.append(comparison)
-        if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
-            self._blame.accuse(phase, role, base, call, one, other, comparison, kind, arranged)
-        return outcome, arranged
-
-    def _is_handed(self, one: Slot, other: Slot) -> bool:
-        """Whether a call is given base's tensor just as it was handed on to it."""
-        mine = other.origin != other.tensor and self._handed.get(other.origin) == one.origin
-        return mine and one.value.shape == other.value.shape and one.value.dtype == other.value.dtype
-
-    def _is_as_it_was(self, one: Slot, other: Slot) -> bool:
-        """Whether a tensor that was handed on holds base's numbers, and is known by its size."""
-        return self._change is None and other.origin not in self._altered and one.origin in self._sizes
-
-    def _compare_handed(
-        self, role: Role, key: Key, base: Call, call: Call, one: Slot, other: Slot
-    ) -> tuple[Outcome, Array | None]:
-        """What was replaced already is equal by rights, or moved as far as it is moved everywhere."""
-        expected = one.value.numpy()
-        if self._change is not None:
-            moved = rms_gap(expected, other.value.numpy())
-            self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
-            return SAME, expected
-        outcome = SAME
-        known = self._sizes.get(one.origin)
-        if known is not None:
-            ulp = 0 if _floating(one.value) else None
-            sizes = (known.base_mean_abs, 0.0, known.base_rms, 1.0)
-            numbers = Numbers(known.size, 0.0, 0.0, *sizes, mismatched=0, max_rel=0.0, max_ulp=ulp)
-            outcome = Outcome(SAME.verdict, None, SAME.message, numbers, None, self.allowed(key).predicted)
-        self.comparisons.append(self.comparison("forward", role, base, call, one, other, outcome))
-        return outcome, expected
-
-    def comparison(
-        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
-    ) -> Comparison:
-        """Of two slots; it is not kept."""
-        return Comparison(
-            phase,
-            self._reference.trace.step,
-            role,
-            base.path,
-            call.path,
-            base.kind,
-            call.kind,
-            name_of(one, other),
-            outcome,
-            base.index,
-            call.index,
-            other.tensor,
-        )
-
-    def told(
-        self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, outcome: Outcome
-    ) -> Comparison:
-        """Makes the comparison of two slots, and keeps it."""
-        comparison = self.comparison(phase, role, base, call, one, other, outcome)
-        self.comparisons.append(comparison)
-        return comparison
-
-    def allowed_at(self, phase: Phase, role: Role, base: Call, one: Slot) -> Tolerance:
-        """What may differ at a slot of one of base's calls."""
-        return self.allowed(self._key(phase, role, base, one))
-
-    def _key(self, phase: Phase, role: Role, base: Call, one: Slot) -> Key:
-        return (phase, role, base.index if (phase, role) == ("backward", "input") else -1, one.tensor)
-
-    def allowed(self, key: Key, noise: Mapping[Key, float] | None = None) -> Tolerance:
-        """What may differ there, by base's noise; by other noise than the reference's, if it is given."""
-        phase, role, index, tensor = key
-        if noise is None and self._reference.gradients_later and phase == "backward":
-            return predicting(self._tolerance, 0.0, sums=True)
-        noise = self._reference.noise if noise is None else noise
-        if not noise:
-            return self._tolerance
-        found = [noise.get((phase, role, index, part)) for part in self._beside.parts(tensor)]
-        known = [noise for noise in found if noise is not None and math.isfinite(noise)]
-        if not known:
-            return self._tolerance
-        return predicting(self._tolerance, max(known), sums=phase == "backward")
-
     def finish(self) -> None:
         """The run is over: who was to blame is decided."""
-        if self._gallery is not None:
-            self.comparisons = self._gallery.hung(self.comparisons)
+        self.compared.finish()
         if not self._loosely:
             self.silent.look()
         self._blame.finish()
-
-
-def _same_family(array: Array, raw: Value) -> bool:
-    return array.shape == raw.shape and _family_of(array.dtype) == family(raw.dtype)
-
-
-@cache
-def _family_of(dtype: np.dtype[Any]) -> str:
-    return family(str(dtype))
-
-
-def _floating(value: Value) -> bool:
-    return family(value.dtype) == "float"

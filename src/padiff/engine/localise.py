@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from padiff.align import CallPairing
-from padiff.capture.feeding import Witness
+from padiff.capture.feeding import Feeder, Witness
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed
 from padiff.capture.replay import Replay
@@ -19,7 +19,7 @@ from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
-from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
+from padiff.engine.settle import least_of_parameters, settle, unsettled, without_inherited, without_prediction
 from padiff.engine.state import State
 from padiff.engine.where_they_lie import gap
 from padiff.records import (
@@ -123,12 +123,12 @@ def localise(
         if half_way:
             return []
         known = State(replace(job, tolerance=tolerance), plan, step, noise)
-        outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-        judged = known.loss(trace.loss, found.loss, outputs)
+        judged = known.loss(trace.loss, found.loss, run.compared.comparisons)
         if backward:
             judged += known.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
         return judged
 
+    run.faults[:] = without_inherited(run.faults, run.compared.comparisons, found.calls)
     judged = state(noise)
     if reference.gradients_later:
         if unsettled(run.faults, judged):
@@ -136,7 +136,7 @@ def localise(
             settle(run, reference.noise)
             judged = state(noise)
         reference = replace(reference, gradients_later=False)
-        run.comparisons, judged = without_prediction(run.comparisons), without_prediction(judged)
+        run.compared.comparisons, judged = without_prediction(run.compared.comparisons), without_prediction(judged)
     faults = run.faults
     if not any(fault.phase == "backward" for fault in faults) and any(not one.agrees for one in judged):
         cut = run.silent.never_reached()
@@ -163,7 +163,7 @@ def localise(
     )
     return Located(
         tuple(faults),
-        tuple(run.comparisons),
+        tuple(run.compared.comparisons),
         tuple(judged),
         tuple(run.pairs),
         pairing.unmatched(found.calls),
@@ -184,39 +184,20 @@ def reference_of(
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> Reference:
+    """Base as it runs by itself, once more; ``left`` is given what that leaves in its buffers."""
+
+    def witnessed(witness: Witness) -> StepTrace:
+        if left is not None:
+            left.clear()
+        return _fed(base, step, job, 0, witness if backward else None, backward=backward, ops=ops, left=left)
+
     following = base.live.adapter.grad_enabled
     witness = Witness(copies=not getattr(base.live.adapter, "leaves_gradients", False), following=following)
-    trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+    trace = witnessed(witness)
     if witness.overwritten:  # by a hook of the user's
         witness = Witness(following=following)
-        trace = _witnessed(job, base, step, witness, backward=backward, ops=ops, left=left)
+        trace = witnessed(witness)
     return Reference(trace, witness.contributions, witness.arrivals, off=frozenset(witness.off))
-
-
-def _witnessed(
-    job: Job,
-    base: Session,
-    step: int,
-    witness: Witness,
-    *,
-    backward: bool,
-    ops: WantedOps | None,
-    left: list[Mapping[str, Value]] | None,
-) -> StepTrace:
-    with base.again():
-        trace = base.run(
-            step,
-            job.arguments()[0],
-            loss_fn=job.losses[0],
-            backward=backward,
-            feeder=witness if backward else None,
-            hooks=ops is not None,
-            ops=ops,
-        )
-        set_apart(base.live, trace)
-        if left is not None:
-            left[:] = [base.buffers_of(trace)]
-    return trace
 
 
 def shaken_reference(
@@ -236,7 +217,7 @@ def shaken_reference(
     if trace.loss is not None:
         loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))
         loss = max(loss, 0.0 if shaken.loss is None else gap(trace.loss, shaken.loss))
-    return replace(reference, noise=run.gaps), Noise(parameters=parameters, loss=loss)
+    return replace(reference, noise=run.compared.gaps), Noise(parameters=parameters, loss=loss)
 
 
 def _moved(jitter: Jitter, slot: Slot) -> float | None:
@@ -262,19 +243,20 @@ def _fed(
     step: int,
     job: Job,
     side: int,
-    run: LocalRun,
+    feeder: Feeder | None,
     *,
     backward: bool,
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
 ) -> StepTrace:
+    """One of the models again, 0 for base, with what a feeder gives it; it is afterwards as it was before."""
     with session.again():
         trace = session.run(
             step,
             job.arguments()[side],
             loss_fn=job.losses[side],
             backward=backward,
-            feeder=run,
+            feeder=feeder,
             hooks=ops is not None,
             ops=ops,
         )

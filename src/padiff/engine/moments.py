@@ -17,6 +17,7 @@ from padiff.engine.drift import EDGE
 from padiff.engine.job import Job
 from padiff.engine.state import State
 from padiff.frameworks.settings import optimizer_moments_of
+from padiff.frameworks.tree import join
 from padiff.records import Array, Comparison, Noise, Value, WeightPlan
 
 MOMENTS = ("moment1", "moment2", "velocity")
@@ -98,7 +99,7 @@ class Moments:
         found: dict[str, float] = {}
         for one in compared:
             if one.phase == "gradient" and one.outcome.numbers is not None:
-                for path in sources.get(f"{one.raw_path}.{one.name}".lstrip("."), ()):
+                for path in sources.get(join(one.raw_path, one.name), ()):
                     found[path] = max(found.get(path, 0.0), one.outcome.numbers.rmse)
         return found
 

@@ -19,7 +19,8 @@ from padiff.capture.held import HostValue
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.beside import Beside
-from padiff.engine.blame import Blame, comparable, family
+from padiff.engine.blame import Blame
+from padiff.engine.families import comparable, floating
 from padiff.records import Array, Call, Comparison, Outcome, Phase, Role, Slot, Tolerance, Value
 
 
@@ -92,7 +93,7 @@ class Moved:
         if not found.outcome.agrees:
             self._accuse("forward", "output", base, call, found, "doubtful")
             return
-        self._blame.like_its_partner(base, call)
+        self._blame.doubts.like_its_partner(base, call)
         if self._asks(one, other):
             feeds[other.tensor] = Feed(None, partial(self._comes_back, call, base, one, other), True)
 
@@ -132,7 +133,7 @@ def _holding_as_many(base: Sequence[Slot], raw: Sequence[Slot]) -> tuple[Slot, S
     if not base or not raw or base[0].value.overwritten or raw[0].value.overwritten:
         return None
     one, other = base[0], raw[0]
-    return (one, other) if family(one.value.dtype) == "float" and comparable(one.value, other.value) else None
+    return (one, other) if floating(one.value) and comparable(one.value, other.value) else None
 
 
 def valued(slot: Slot, value: Value) -> Slot:

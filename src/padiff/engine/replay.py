@@ -16,7 +16,8 @@ from padiff.align import CallPairing
 from padiff.capture.feeding import See
 from padiff.engine.beside import Other
 from padiff.engine.job import Job
-from padiff.engine.local import Key, LocalRun, Reference
+from padiff.engine.local import LocalRun, Reference
+from padiff.engine.local_comparing import Key
 from padiff.engine.localise import Located
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.scenes import RecordedOps, Scenes
@@ -100,7 +101,7 @@ class Replay:
             draws,
             recorded=recorded_ops(base, raw),
         )
-        comparisons = tuple(run.comparisons)
+        comparisons = tuple(run.compared.comparisons)
         # Where nobody is to blame, what differs is a border that the two draw at different places.
         shown = comparisons if faults else tuple(one for one in comparisons if one.agrees)
         located = Located(tuple(faults), comparisons, tuple(judged), pairs, unmatched, pairing.alike, scenes)
@@ -162,10 +163,9 @@ class Replay:
         job, trace = self._job, raw.trace()
         tolerance = local_tolerance(job)
         state = State(replace(job, tolerance=tolerance), self._plan, raw.number, fed_noise(step))
-        outputs = [c for c in run.comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         found: list[Comparison] = []
         if base.loss is not None and trace.loss is not None:
-            found += state.loss(base.loss, trace.loss, outputs)
+            found += state.loss(base.loss, trace.loss, run.compared.comparisons)
         if base.ran_backward and trace.ran_backward:
             found += state.tensors("gradient", "parameter", base.parameter_gradients, trace.parameter_gradients)
         return found

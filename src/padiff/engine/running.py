@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from padiff.capture.draws import Listener
 from padiff.capture.held import Held
 from padiff.capture.recorder import Recorder
 from padiff.capture.scaling import unscaled
-from padiff.capture.state import moved, random_state
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
-from padiff.compare.measure import rms
-from padiff.engine.drift import UNCERTAIN, uncertain_part
+from padiff.engine.captured_draws import CapturedDraws
+from padiff.engine.captured_noise import CapturedNoise
 from padiff.engine.dumping import StepSink, plain_settings
-from padiff.engine.generators import States, moved_since, states
-from padiff.engine.local import Key, Reference
 from padiff.engine.moments import MOMENTS, few_of
-from padiff.engine.rehearsal import Rehearsal, Samples, most_held, repeatable, sampled
-from padiff.engine.stored import numbered_slots
 from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.protocol import Handle
 from padiff.frameworks.settings import optimizer_moments_of, optimizer_settings_of
-from padiff.records import Array, Noise, StepTrace, Value
-from padiff.report.progress import stages
+from padiff.records import StepTrace, Value
 from padiff.store import Seen
 
 if TYPE_CHECKING:
@@ -54,31 +46,15 @@ class Running:
         self._calls = 0
         self._handles: list[Handle] = []
         self._gradients: dict[str, Held] = {}
-        self._made: dict[str, Array] = {}
-        """Samples of the gradients that backward makes, where an optimizer may be given others."""
-        self._rehearsal: Rehearsal | None = None
-        self._rehearsed = False
-        self._noise: Noise | None = None
-        self._local: Mapping[Key, float] = {}
-        self._fed: Noise | None = None
-        self._before: dict[str, Array] = {}
-        """Parameters before the optimizer's step."""
         self._uses: UseWatch | None = None
         self._using = ExitStack()
         self._arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._extra: dict[str, Any] = {}
-        self._listener: Listener | None = None
-        self._told = 0
-        """How many draws are written."""
-        self._unheard = False
-        """Whether the model has drawn and nobody listened."""
-        self._drawn_before: Any = None
-        self._generators: States = {}
-        """Those of numpy and Python, before the call that is running."""
         if sink is not None:
-            self._samples = Samples(sink, kept=capture.calibrates)
+            self._draws = CapturedDraws(capture, number, sink, self._extra)
+            self._noise = CapturedNoise(capture, number, sink, self._extra, first=first)
             self._recorder = Recorder(
-                self._live, gradients=self._adapter.grad_enabled(), observer=self._samples, ops=capture.ops
+                self._live, gradients=self._adapter.grad_enabled(), observer=self._noise.samples, ops=capture.ops
             )
 
     @property
@@ -101,11 +77,11 @@ class Running:
         if self.sink is None:
             return given
         if self._calls == 1:
-            self._listener = self._who_listens()
+            self._draws.begin()
             self._recorder = self._recording()
             self._follow_statistics()
             self._before_first(args, kwargs)
-        self._before_drawing()
+        self._draws.before_call(self._calls, self._using)
         changed = self._recorder.begin(args, kwargs)
         if self._calls == 1:
             self._arguments = self._seen(args, kwargs)
@@ -133,58 +109,20 @@ class Running:
 
     def _left(self, output: Any) -> Any:
         """The model has returned: what watched it goes, in the order in which it came."""
-        self._write_draws(self._listener)
+        self._draws.after_call(self._calls)
         self._using.close()
         if self._uses is not None:
             self._uses.leave(self._live.model, output)
         return self._recorder.end(output)
 
-    # --- random draws
-
-    def _who_listens(self) -> Listener | None:
-        """To what the model draws in this step; it costs something for every op, so nobody does where none is drawn."""
-        capture = self._capture
-        if not capture.listens:
-            return None
-        alongside = capture.alongside
-        if alongside is not None and alongside.replays(self.number):
-            return alongside.listener(self.number, draws=capture.draws)
-        return Listener() if capture.draws else None
-
-    def _before_drawing(self) -> None:
-        capture = self._capture
-        if not capture.listens:
-            return
-        if self._listener is None:
-            self._drawn_before = random_state(self._adapter)
-        if capture.alongside is not None and capture.alongside.replays(self.number):
-            self._using.enter_context(capture.alongside.generators(self.number, self._calls))
-        self._generators = states()
-
     def _recording(self) -> Recorder:
-        capture, listener = self._capture, self._listener
+        capture, listener, samples = self._capture, self._draws.listener, self._noise.samples
         along = capture.alongside
-        fed = None if along is None else along.recorder(self.number, self._samples, listener, capture.ops)
+        fed = None if along is None else along.recorder(self.number, samples, listener, capture.ops)
         if fed is not None or listener is None:
             return fed or self._recorder
         gradients = self._adapter.grad_enabled()
-        return Recorder(self._live, gradients=gradients, observer=self._samples, listener=listener, ops=capture.ops)
-
-    def _write_draws(self, listener: Listener | None) -> None:
-        """What was drawn in the call that ended just now."""
-        capture = self._capture
-        if not capture.listens or self.sink is None:
-            return
-        if self._generators and (found := moved_since(self._generators)) and capture.keeps_draws:
-            self._extra.setdefault("generators", {})[str(self._calls)] = found
-        self._generators = {}
-        if listener is None:
-            if moved(self._adapter, self._drawn_before, random_state(self._adapter)):
-                self._unheard = capture.draws = True
-            return
-        for draw in listener.draws[self._told :] if capture.keeps_draws else ():
-            self.sink.step.draw(draw)
-        self._told = len(listener.draws)
+        return Recorder(self._live, gradients=gradients, observer=samples, listener=listener, ops=capture.ops)
 
     def paused(self) -> AbstractContextManager[None]:
         """Inside, another's runs of the model are not recorded."""
@@ -210,12 +148,7 @@ class Running:
                 self._keep(adapter.on_gradient(parameter, partial(self._made_of_parameter, path)))
         if self._first:
             self.sink.step.before(self._dumped(self._held(self._live.parameters())), self._held(self._live.buffers()))
-        if self._capture.calibrates and repeatable((*args, *kwargs.values()), adapter.is_tensor):
-            moves = adapter.grad_enabled() and self._capture.optimizer is None
-            self._rehearsal = Rehearsal(
-                self._live, args, kwargs, weights=moves, listener=self._listener, ops=self._capture.ops
-            )
-            self.sink.bordered = self._first and self._capture.holds
+        self._noise.begin(args, kwargs, self._draws.listener)
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the model was given, tensors by their numbers in the trace."""
@@ -254,16 +187,14 @@ class Running:
 
     def _made_of_parameter(self, path: str, gradient: Any) -> None:
         if not self._capture.busy:
-            few = sampled(unscaled(Held(self._adapter, gradient), self._recorder.log.scale))
-            self._made[path] = self._made[path] + few if path in self._made else few
+            self._noise.made(path, unscaled(Held(self._adapter, gradient), self._recorder.log.scale))
 
     def _of_output(self, name: str, call: int, gradient: Any) -> None:
         if self._capture.busy:
             return
         self._saw_backward()
-        if call == 1 and self._rehearsal is not None and name not in self._rehearsal.gradients:
-            found = unscaled(Held(self._adapter, gradient), self._recorder.log.scale)
-            self._rehearsal.gradients[name] = np.array(found.numpy())
+        if call == 1:
+            self._noise.came_back(name, unscaled(Held(self._adapter, gradient), self._recorder.log.scale))
 
     def scaled(self, factor: float) -> None:
         """The loss was multiplied for mixed precision: gradients are seen as they would be without."""
@@ -282,13 +213,10 @@ class Running:
         if self.sink is None or self.stepped:
             return
         self._recorder.turn_away()
-        adapter = self._adapter
         self._take_gradients()
         with self._lifted():
             self._rehearse()
-        if self._noise is not None:
-            parameters = self._live.parameters()
-            self._before = {p: np.array(adapter.to_numpy(parameters[p])) for p in self._gradients}
+        self._noise.before_update(self._gradients)
 
     def _take_gradients(self) -> None:
         """What the parameters hold now."""
@@ -329,16 +257,13 @@ class Running:
         calls = self._recorder.seen()
         if self.loss is not None:
             sink.step.loss(self.loss)
-        noise = self._with_drift()
+        noise = self._noise.with_drift(self._gradients, self._calls)
         weights = None
         if capture.trained:
             weights, capture.trained = self._dumped(self._held(parameters)), False
         if capture.optimizer is not None:
             self._extra["optimizer"] = plain_settings(optimizer_settings_of(self._adapter, capture.optimizer))
             self._write_moments(sink, capture.optimizer)
-        unseen: Sequence[tuple[str, str]] | None = None
-        if capture.keeps_draws and not self._unheard:
-            unseen = () if self._listener is None else self._listener.unseen
         assert capture.statistics is not None
         buffers = self._dumped(capture.statistics.after_step(calls))
         if self._recorder.autocast is not None:
@@ -350,10 +275,10 @@ class Running:
             weights=weights,
             buffers=buffers,
             noise=noise,
-            local=self._local,
-            fed=self._fed,
+            local=self._noise.local,
+            fed=self._noise.fed,
             usage=None if self._uses is None else self._uses.usage(),
-            unseen=unseen,
+            unseen=self._draws.unseen(),
             extra={**self._extra, **self._from_base(sink), "calls_of_the_model": self._calls},
         )
 
@@ -375,87 +300,10 @@ class Running:
 
     def _from_base(self, sink: StepSink) -> dict[str, Any]:
         alongside = self._capture.alongside
-        return {} if alongside is None else alongside.ending(self.number, sink, self._listener)
+        return {} if alongside is None else alongside.ending(self.number, sink, self._draws.listener)
 
     def _rehearse(self) -> None:
-        """Run the step again, shaken, while its weights are at hand."""
-        rehearsal = self._rehearsal
-        if rehearsal is None or self._rehearsed or self.sink is None:
-            return
-        self._rehearsed = True
-        with stages(self._capture.progress) as shown:
-            shown.now(f"calibrating step {self.number}")
-            self._calibrate(rehearsal)
-
-    def _calibrate(self, rehearsal: Rehearsal) -> None:
-        assert self.sink is not None
-        if self._unheard and self._calls == 1:
-            heard = rehearsal.listened(self.number)
-            if heard is not None:
-                self._listener, self._unheard = heard, False
-                self._write_draws(heard)
-        rehearsal.find_start(self.number)
-        backward, drift = bool(rehearsal.gradients), self._capture.drift
-        if self._calls > 1:
-            rehearsal.alone(self.number, self._samples, backward=backward)
-        else:
-            kept = {path: sampled(held) for path, held in self._gradients.items()}
-            self._samples.parameters.update(kept | self._made)
-        self._noise = rehearsal.noise(self.number, self._samples, drift, backward=backward)
-        if self._noise is None:
-            self._extra["repeats"] = False
-            if self._listener is None:  # it may draw from a generator of its own
-                self._unheard = self._capture.draws = True
-            return
-        self._noise = self._as_stepped(self._noise)
-        if self._first and self._capture.holds and self._calls == 1 and self._samples.nbytes <= most_held():
-            found = rehearsal.reference(self.number, drift, backward=backward)
-            if found is not None:
-                self._write_reference(*found)
-
-    def _write_reference(self, reference: Reference, fed: Noise | None) -> None:
-        """Gradients at the borders of calls, and the numbers they go by, which are not those of the trace."""
-        assert self.sink is not None
-        numbers: list[list[int]] = []
-        same: dict[int, int] = {}
-        if len(reference.trace.calls) != len(self._recorder.calls):
-            return
-        for mine, other in zip(self._recorder.calls, reference.trace.calls, strict=True):
-            slots, others = numbered_slots(mine), numbered_slots(other)
-            if mine.node != other.node or len(slots) != len(others):
-                return
-            numbers.append([slot.tensor for slot in others])
-            same.update({b.tensor: a.tensor for a, b in zip(slots, others, strict=True)})
-        self._local, self._fed = reference.noise, None if fed is None else self._as_stepped(fed)
-        self._extra["reference"] = numbers
-        self.sink.step.borders(reference.contributions, reference.arrivals, same)
-
-    def _as_stepped(self, noise: Noise) -> Noise:
-        """The same for the gradients that the optimizer is given: smaller ones where somebody clips, or unscales."""
-        found = dict(noise.parameters)
-        for path, made in self._made.items():
-            size = rms(made)
-            if path in found and path in self._gradients and size > 0:
-                found[path] *= min(1.0, rms(sampled(self._gradients[path])) / size)
-        return replace(noise, parameters=found)
-
-    def _with_drift(self) -> Noise | None:
-        """The prediction, with what the step of an optimizer makes of it."""
-        noise, capture, rehearsal = self._noise, self._capture, self._rehearsal
-        if noise is None or rehearsal is None or not self._gradients:
-            return noise
-        weights: dict[str, float] = {}
-        for path, parameter in self._live.parameters().items():
-            before = self._before.get(path, rehearsal.weight_before(path))
-            if before is None or path not in self._gradients or path not in noise.parameters:
-                continue
-            moved = self._adapter.to_numpy(parameter).astype(np.float64) - before
-            gradient, unsure = self._gradients[path].numpy(), self._calls * noise.parameters[path]
-            earlier = capture.drift.get(path, 0.0)
-            weights[path] = uncertain_part(moved, gradient, UNCERTAIN * unsure) + earlier
-            steps = self.number - capture.steps[-1] if capture.steps else 1
-            capture.drift[path] = steps * uncertain_part(moved, gradient, unsure) + earlier
-        return replace(noise, weights=weights)
+        self._noise.rehearse(self._gradients, self._calls, self._recorder, self._draws)
 
     def _follow_statistics(self) -> None:
         """Running statistics can be told in one convention as long as every update is seen."""

@@ -13,9 +13,10 @@ from dataclasses import replace
 from padiff.capture.perturb import spacing_of
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms
-from padiff.engine.local import Key, LocalRun, Reference
-from padiff.frameworks.tree import LiveTree
-from padiff.records import Comparison, Fault, Outcome
+from padiff.engine.local import LocalRun, Reference
+from padiff.engine.local_comparing import Key
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import Call, Comparison, Fault, Outcome
 
 
 def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float]:
@@ -34,10 +35,24 @@ def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float
             array = arrival.numpy()
             moved = (spacing_of(array.dtype) * rms(array)) ** 2 * array.size
             for spec in vectors:
-                path = f"{node.path}.{spec.name}".lstrip(".")
+                path = join(node.path, spec.name)
                 if path in squares:
                     squares[path] += moved / spec.shape[0]
     return {path: math.sqrt(square) for path, square in squares.items()}
+
+
+def without_inherited(faults: Iterable[Fault], comparisons: Iterable[Comparison], calls: Iterable[Call]) -> list[Fault]:
+    """Without what calls send back wrong because of a call inside that is wrong in forward, and whose own gradient
+    could not be told from that of others: one of three projections that base computes in one."""
+    parents = {call.index: call.parent for call in calls}
+    told = {one.raw_call for one in comparisons if (one.phase, one.role) == ("backward", "input")}
+    faults, around = list(faults), set[int]()
+    for fault in faults:
+        index, followed = fault.raw.index, any(slot.tracked for slot in fault.raw.inputs)
+        while fault.phase == "forward" and followed and fault.raw.index not in told and index in parents:
+            index = parents[index]
+            around.add(index)
+    return [fault for fault in faults if fault.phase != "backward" or fault.between or fault.raw.index not in around]
 
 
 def unsettled(faults: Sequence[Fault], state: Iterable[Comparison]) -> bool:
@@ -51,10 +66,10 @@ def unsettled(faults: Sequence[Fault], state: Iterable[Comparison]) -> bool:
 def settle(run: LocalRun, noise: Mapping[Key, float]) -> None:
     """Judge a run's gradients again, now that base's noise is known."""
     known: dict[int, Outcome] = {}
-    for outcome, key, base, raw in run.unsettled:
-        found = compare_arrays(base, raw, run.allowed(key, noise))
+    for outcome, key, base, raw in run.compared.unsettled:
+        found = compare_arrays(base, raw, run.compared.allowed(key, noise))
         known[id(outcome)] = replace(found, layout=outcome.layout)
-    run.comparisons = [_judged(one, known) for one in run.comparisons]
+    run.compared.comparisons = [_judged(one, known) for one in run.compared.comparisons]
     judged = (replace(fault, comparison=_judged(fault.comparison, known)) for fault in run.faults)
     run.faults[:] = [fault for fault in judged if not fault.comparison.agrees]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
 from padiff.engine.crossings import Crossings
 from padiff.engine.gallery import MOST_AGREEING, Gallery
+from padiff.engine.held_of_base import HeldOfBase
 from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
@@ -91,24 +91,9 @@ class SideBySide:
         self._unmatched: list[Unmatched] = []
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._places: dict[int, Place] = {}
-        self._gradients_met: set[int] = set()
-        self._gradient_uses: Counter[int] = Counter()
-        self._values: dict[int, Value] = {}
-        self._uses: Counter[int] = Counter()
-        """Base tensor to the number of slots in which it has not been met yet."""
+        self._held = HeldOfBase(base, pairing.members)
         self._ops = OpsBeside(base.step)
         self._tags_met: set[tuple[str, int]] = set()
-        for call in base.calls:
-            for slot in (*call.inputs, *call.outputs):
-                self._values[slot.tensor] = slot.value
-                self._uses[slot.tensor] += 1
-            for slot in (made for op in call.ops for made in op.outputs):
-                self._values.setdefault(slot.tensor, slot.value)
-                self._uses[slot.tensor] += 1
-        self._parents = {call.index: call.parent for call in base.calls}
-        self._waiting: dict[int, int] = {}
-        for call in base.calls:
-            self._count(call.index, 1)
 
     # --- while raw runs
 
@@ -129,11 +114,7 @@ class SideBySide:
         if call.ops or base.ops:
             self._ops.compare(base, call, self._allowed)
         for done in self._pairing.dealt_with(call):
-            for slot in (*done.inputs, *done.outputs, *(made for op in done.ops for made in op.outputs)):
-                self._used(slot.tensor)
-            self._count(done.index, -1)
-            if self._waiting[done.index] == 0:
-                self._release(done)
+            self._held.dealt_with(done)
         if call.parent < 0:  # the model has ended: nothing is left unread when the loss or backward begin
             self._settle()
 
@@ -183,7 +164,7 @@ class SideBySide:
         self._comparisons = [c for c in self._comparisons if c.raw_call not in calls or c.role != "output"]
 
     def _same(self, base: Slot, raw: Slot) -> bool:
-        if base.value.shape != raw.value.shape or base.tensor not in self._values:
+        if base.value.shape != raw.value.shape or base.tensor not in self._held:
             return False
         key = (base.tensor, raw.tensor)
         if key not in self._outcomes:
@@ -249,6 +230,9 @@ class SideBySide:
         self._queued_bytes = 0
         return instead
 
+    def _gradient_used(self, tensor: int, gradient: Value) -> None:
+        self._held.gradient_met(tensor, gradient, (place.base for place in self._places.values()))
+
     def _base_gradient(self, tensor: int) -> Value | None:
         if tensor in self._pairing.derived:
             return self._pairing.derived[tensor](self._base.gradients)
@@ -262,7 +246,7 @@ class SideBySide:
         followed: set[int] | None = None
         for tensor, gradient in self._base.gradients.items():
             place = places.get(tensor)
-            if place is not None and place.tracked and tensor not in self._gradients_met and raw.ran_backward:
+            if place is not None and place.tracked and tensor not in self._held.gradients_met and raw.ran_backward:
                 if followed is None:  # what a checkpoint's first run was taken to follow, its second may not have
                     followed = {
                         slot.tensor for call in raw.calls for slot in (*call.inputs, *call.outputs) if slot.tracked
@@ -441,35 +425,6 @@ class SideBySide:
             raw.index,
             tensor,
         )
-
-    # --- letting go
-
-    def _gradient_used(self, tensor: int, gradient: Value) -> None:
-        """Several tensors of raw may stand for one of base (a dropout that returns a copy): the last one lets go."""
-        if not self._gradient_uses:
-            self._gradient_uses.update(place.base for place in self._places.values())
-        self._gradients_met.add(tensor)
-        self._gradient_uses[tensor] -= 1
-        if self._gradient_uses[tensor] <= 0 and tensor not in self._pairing.members:
-            gradient.release()
-
-    def _used(self, tensor: int) -> None:
-        self._uses[tensor] -= 1
-        if not self._uses[tensor] and tensor in self._values:
-            self._values.pop(tensor).release()
-
-    def _count(self, index: int, change: int) -> None:
-        while index in self._parents:
-            self._waiting[index] = self._waiting.get(index, 0) + change
-            index = self._parents[index]
-
-    def _release(self, base: Call) -> None:
-        """Everything inside a call of base was compared: only what it returned can be asked for again, not even
-        what was met in calls that have no partner."""
-        returned = {slot.tensor for slot in base.outputs}
-        for number in range(*base.tensors):
-            if number not in returned and number in self._values:
-                self._values.pop(number).release()
 
 
 def _in_backward(met: Comparison, outcome: Outcome) -> Comparison:

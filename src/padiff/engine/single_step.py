@@ -103,11 +103,11 @@ def _fed_alone(step: Step, phases: str) -> Located | None:
 def _by_themselves(step: Step) -> None:
     """Both models run once, and what base draws is heard."""
     job = step.job
-    trace = step.randomness.run_base(lambda: step.run_side(0, job.arguments()[0]), lambda: step.forward_of(0))
+    trace = step.randomness.run_base(lambda: step.free.run_side(0, job.arguments()[0]), lambda: step.free.forward_of(0))
     step.keeping.base.ran(trace)
     if share_a_parameter(job.base, job.raw):
         step.base.clear_gradients()
     found = step.randomness.run_raw(
-        trace.calls, lambda: step.run_side(1, job.arguments()[1]), lambda: step.forward_of(1)
+        trace.calls, lambda: step.free.run_side(1, job.arguments()[1]), lambda: step.free.forward_of(1)
     )
     step.keeping.raw.ran(found)

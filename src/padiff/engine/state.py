@@ -17,7 +17,7 @@ from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base
 from padiff.engine.side_by_side import NOISE_OF_SUMS
 from padiff.engine.where_they_lie import compared_there
-from padiff.frameworks.tree import LiveTree
+from padiff.frameworks.tree import LiveTree, join
 from padiff.records import (
     Array,
     Comparison,
@@ -44,15 +44,17 @@ class State:
         self._shared = {entry.path: group for group in shared_in_base(job, plan) for entry in group}
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
-    def loss(self, base: Value | None, raw: Value | None, outputs: Sequence[Comparison]) -> list[Comparison]:
-        """The loss against the loss; a sum of terms that cancel is as uncertain as its terms."""
+    def loss(self, base: Value | None, raw: Value | None, compared: Iterable[Comparison]) -> list[Comparison]:
+        """The loss against the loss; a sum of terms that cancel is as uncertain as its terms, which are among what is
+        ``compared``."""
         if base is None and raw is None:
             return []
         tolerance = self._job.tolerance
         if self._noise is not None and self._noise.loss is not None and math.isfinite(self._noise.loss):
             tolerance = replace(tolerance, predicted=self._noise.loss, sums=True)
         elif tolerance.mode == "auto":
-            sizes = [c.outcome.numbers.base_rms for c in outputs if c.outcome.numbers is not None]
+            returned = [c for c in compared if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+            sizes = [c.outcome.numbers.base_rms for c in returned if c.outcome.numbers is not None]
             tolerance = replace(tolerance, atol=NOISE_OF_SUMS * max(sizes, default=0.0))
         if base is None or raw is None:
             outcome = missing("only one of the models yields a loss")
@@ -175,7 +177,7 @@ def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:
         above = unit[node.parent] if node.parent >= 0 else node
         unit.append(above if above.atomic else node)
         for spec in (*node.parameters, *node.buffers):
-            found[_path(node.path, spec.name)] = (node, unit[node.index])
+            found[join(node.path, spec.name)] = (node, unit[node.index])
     return found
 
 
@@ -189,7 +191,3 @@ def _under_all_paths(live: LiveTree, values: Mapping[str, Value | None]) -> dict
     tensors = live.tensors()
     by_identity = {id(tensors[path]): value for path, value in values.items()}
     return {path: by_identity[id(tensor)] for path, tensor in tensors.items() if id(tensor) in by_identity}
-
-
-def _path(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

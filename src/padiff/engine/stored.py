@@ -10,7 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from padiff.engine.local import Key
+from padiff.engine.families import floating
+from padiff.engine.local_comparing import Key
 from padiff.errors import DumpError
 from padiff.frameworks.layers import LayerSpec, Stored
 from padiff.frameworks.tree import LiveTree, join
@@ -268,9 +269,9 @@ def stored_returned(live: StoredTree, places: Sequence[str]) -> dict[str, Array]
     step = live.dump.steps[0]
     made: dict[str, Array] = {}
     for call in step.calls:
-        floating = [slot.value for slot in call.outputs if slot.value.dtype.startswith(("float", "bfloat"))]
-        if floating and call.path not in made:
-            made[call.path] = floating[0].numpy()
+        returned = [slot.value for slot in call.outputs if floating(slot.value)]
+        if returned and call.path not in made:
+            made[call.path] = returned[0].numpy()
     found: dict[str, Array] = {}
     for place in places:
         inner = place
@@ -288,7 +289,7 @@ def root_outputs(step: StepDump) -> tuple[tuple[str, Array], ...]:
     return tuple(
         (slot.name, slot.value.numpy())
         for slot in reversed(slots.values())
-        if slot.value.dtype.startswith(("float", "bfloat")) and getattr(slot.value, "whole", True)
+        if floating(slot.value) and getattr(slot.value, "whole", True)
     )
 
 

@@ -17,6 +17,7 @@ from padiff.records import (
     Unmatched,
     WeightPlan,
 )
+from padiff.report.words import first_of
 
 ENOUGH_PARAMETERS = 0.9
 
@@ -99,7 +100,7 @@ def unsure(plan: WeightPlan | None) -> list[str]:
 def _shared(job: Job, plan: WeightPlan) -> list[str]:
     found = []
     for group in shared_in_base(job, plan):
-        names = ", ".join(entry.path for entry in group[:4]) + (", ..." if len(group) > 4 else "")
+        names = first_of([entry.path for entry in group], 4)
         source = group[0].sources[0].path
         found.append(
             f"base keeps {source} once, raw {len(group)} times ({names}): the sum of their gradients is compared, and "
@@ -113,8 +114,7 @@ def _special(job: Job, plan: WeightPlan) -> list[str]:
     paths = [job.raw.tree.nodes[raw].path or "(model)" for _, raw, _ in plan.special]
     if not paths:
         return []
-    shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-    what = "1 layer is" if len(paths) == 1 else f"{len(paths)} layers are"
+    what, shown = "1 layer is" if len(paths) == 1 else f"{len(paths)} layers are", first_of(paths, 3)
     return [f"{what} filled by a function of yours ({shown}): gradients and weights inside are not compared"]
 
 

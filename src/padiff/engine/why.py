@@ -36,7 +36,11 @@ def explained_places(located: Located) -> list[Divergence]:
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
     ]
     few = [_explained(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
-    return few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
+    every = few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
+    first: dict[str, Divergence] = {}
+    for divergence in every:  # what was found at one place and turned out to lie in another, where more follows from it
+        first.setdefault(divergence.raw_path, divergence)
+    return list(first.values())
 
 
 def without_extra_calls(located: Located) -> tuple[Comparison, ...]:

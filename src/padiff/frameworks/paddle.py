@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import paddle
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers, paddle_builtins, paddle_draws, paddle_gradients, paddle_loaded, paddle_ops
+from padiff.frameworks import (
+    containers,
+    paddle_arrays,
+    paddle_builtins,
+    paddle_draws,
+    paddle_gradients,
+    paddle_hooks,
+    paddle_loaded,
+    paddle_ops,
+    paddle_optimizers,
+    paddle_reads,
+    paddle_substitutes,
+)
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
+from padiff.frameworks.paddle_arrays import dtype_name
 from padiff.frameworks.paddle_compiled import eagerly, is_static
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
-from padiff.frameworks.paddle_settings import CONVENTIONS, OPTIMIZER_SETTINGS
-from padiff.frameworks.patches import replaced
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
+from padiff.frameworks.paddle_settings import CONVENTIONS
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, See, Take
 from padiff.frameworks.settings import changed, read_settings
 from padiff.records import Array
 
-# numpy has no such types; the bits are handed over as integers of the same width.
-_BIT_VIEWS = {
-    "bfloat16": ("int16", ml_dtypes.bfloat16),
-    "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
-    "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
-}
-_SMALL = 1 << 13
-"""Elements up to which copying takes a fraction of the time of sharing (paddle 3.3)."""
 _STATISTICS = ("_mean", "_variance")
 _GONE = itertools.count(-1, -1)
 """Versions of tensors that hold nothing: never the same twice, so that they count as overwritten."""
@@ -116,31 +116,13 @@ class PaddleAdapter:
         return changed(self, module, changes, CONVENTIONS)
 
     def optimizer_settings(self, optimizer: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"kind": type(optimizer).__name__, "lr": float(optimizer.get_lr())}
-        for own, name in OPTIMIZER_SETTINGS.items():
-            value = getattr(optimizer, own, None)
-            if isinstance(value, (bool, int, float)):
-                found[name] = value
-        coefficient = getattr(getattr(optimizer, "regularization", None), "_coeff", None)
-        if isinstance(coefficient, (int, float)):
-            found["weight_decay"] = coefficient
-        return found
+        return paddle_optimizers.settings_of(optimizer)
 
     def environment(self, model: Any) -> dict[str, str]:
         return environment(model, self.dtype)
 
     def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        names = ["moment1", "moment2"]
-        if isinstance(optimizer, paddle.optimizer.Momentum):
-            names.append("velocity")
-        found: dict[str, dict[str, Any]] = {}
-        for name in names:
-            held = getattr(optimizer, "_accumulators", {}).get(name, {})
-            for path, parameter in parameters.items():
-                moment = held.get(parameter.name)
-                if moment is not None and moment.shape == parameter.shape:
-                    found.setdefault(name, {})[path] = moment
-        return found
+        return paddle_optimizers.moments_of(optimizer, parameters)
 
     # --- tensors
 
@@ -148,21 +130,11 @@ class PaddleAdapter:
         return tuple(tensor.shape)
 
     def dtype(self, tensor: Any) -> str:
-        return _dtype_name(tensor.dtype)
+        return dtype_name(tensor.dtype)
 
-    def to_numpy(self, tensor: Any) -> Array:
-        view = _BIT_VIEWS.get(_dtype_name(tensor.dtype))
-        if view is None and math.prod(tensor.shape) <= _SMALL and not tensor.is_sparse():
-            copied: Array = tensor.numpy()
-            return copied
-        host = tensor.detach()
-        if host.is_sparse():
-            host = host.to_dense()
-        if not host.place.is_cpu_place():
-            host = host.cpu()
-        if view is None:
-            return _share(host)
-        return _share(host.view(view[0])).view(view[1])
+    # As they are, with no method around them: they are called for every tensor.
+    to_numpy = staticmethod(paddle_arrays.to_numpy)
+    to_native = staticmethod(paddle_arrays.to_native)
 
     def elsewhere(self, tensor: Any) -> bool:
         return False  # elements are fetched
@@ -191,18 +163,6 @@ class PaddleAdapter:
     def storage(self, tensor: Any) -> int:
         return int(tensor.data_ptr()) - int(tensor.offset)
 
-    def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
-        if isinstance(value, paddle.Tensor):
-            tensor = value.detach().clone()
-        elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-            tensor = _from_numpy(np.asarray(value))
-        else:
-            tensor = paddle.utils.dlpack.from_dlpack(value).clone()
-        if like is not None and not (isinstance(value, paddle.Tensor) and _at_home(tensor, like)):
-            tensor = tensor.to(self.device_of(like))
-        tensor.stop_gradient = not requires_grad
-        return tensor
-
     def assign(self, tensor: Any, value: Array) -> None:
         if value.dtype.name == self.dtype(tensor) and value.dtype.isbuiltin == 1:
             tensor.set_value(value)  # a fifth of the time of going through a tensor (paddle 3.3)
@@ -217,24 +177,7 @@ class PaddleAdapter:
     # --- running
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
-        def before(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-            if not paddle.in_dynamic_mode():  # the code around is being compiled
-                return None
-            with paddle_builtins.Unseen():
-                return enter(module, tuple(args), kwargs)
-
-        def after(module: Any, args: Any, output: Any) -> Any:
-            if output is None and sys.exc_info()[1] is not None:
-                fail(module)
-                return None
-            if not paddle.in_dynamic_mode():
-                return None
-            with paddle_builtins.Unseen():
-                return leave(module, output)
-
-        for module in modules:
-            yield module.register_forward_pre_hook(before, with_kwargs=True)
-            yield module.register_forward_post_hook(after, always_call=True)
+        return paddle_hooks.attached(modules, enter, leave, fail)
 
     attach_in_backward = attach
 
@@ -275,7 +218,7 @@ class PaddleAdapter:
         return paddle_builtins.watching_writes(about_to_write)
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
-        return _reading(read)
+        return paddle_reads.watching(read)
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)
@@ -292,42 +235,17 @@ class PaddleAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return paddle_ops.WRAPPERS
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
-        def hook(gradient: Any) -> Any:
-            return None if gradient is None else self._passed_on(callback, gradient)
-
-        return paddle_gradients.hooked(tensor, hook)
+    def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
+        return paddle_gradients.on_gradient(tensor, callback)
 
     def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
         return paddle_gradients.keeping(take)
 
-    def substitute(
-        self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
-    ) -> Any:
-        native = _cast(self.to_native(value), tensor.dtype)
-        if str(native.place) != str(tensor.place):
-            native = native.to(tensor.place)
-        if tensor.stop_gradient or not paddle.is_grad_enabled():
-            return _followed_leaf(native, tracked)
-        # Not a PyLayer: paddle 3.3 crashes where backward passes through one twice (retain_graph).
-        twin = self._followed(tensor, see)
-        twin.data = native
-        return twin
+    def substitute(self, tensor: Any, value: Array, see: See | None = None, *, tracked: bool = False) -> Any:
+        return paddle_substitutes.substitute(tensor, value, see, tracked=tracked)
 
-    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
-        if not tensor.stop_gradient and paddle.is_grad_enabled():
-            return self._followed(tensor, see)
-        return _followed_leaf(self.clone(tensor), tracked)
-
-    def _followed(self, tensor: Any, see: Callable[[Any], Array | None] | None) -> Any:
-        twin = tensor.clone()
-        if see is not None:
-            twin.register_hook(functools.partial(self._passed_on, see))
-        return twin
-
-    def _passed_on(self, see: Callable[[Any], Array | None], gradient: Any) -> Any:
-        other = see(gradient if gradient.is_leaf else gradient.detach())
-        return None if other is None else _cast(self.to_native(other), gradient.dtype)
+    def copy_of(self, tensor: Any, see: See | None = None, *, tracked: bool = False) -> Any:
+        return paddle_substitutes.copy_of(tensor, see, tracked=tracked)
 
     def write(self, target: Any, source: Any) -> None:
         if target.stop_gradient or not target.is_leaf:
@@ -368,7 +286,8 @@ class PaddleAdapter:
         terms = []
         for output, direction in outputs:
             wide = output if output.dtype == paddle.float64 else output.astype("float32")
-            terms.append((wide * _from_numpy(np.array(direction)).to(output.place).astype(wide.dtype)).sum())
+            along = paddle_arrays.from_numpy(np.array(direction)).to(output.place)
+            terms.append((wide * along.astype(wide.dtype)).sum())
         return functools.reduce(lambda a, b: a + b, terms)
 
     def backward(self, loss: Any) -> None:
@@ -380,27 +299,20 @@ class PaddleAdapter:
         return plain and all(parameter.place.is_cpu_place() for parameter in model.parameters())
 
     def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
-        return _watching_scale(scaled)
+        return paddle_optimizers.watching_scale(scaled)
 
     def gradient(self, parameter: Any) -> Any | None:
-        main = getattr(parameter, "main_grad", None)
-        return parameter.grad if main is None else main
+        return paddle_optimizers.gradient(parameter)
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
-        if hasattr(parameter, "main_grad"):
-            parameter.main_grad = gradient
-            parameter.grad = None
-        else:
-            parameter.grad = gradient
+        paddle_optimizers.set_gradient(parameter, gradient)
 
     def step(self, optimizer: Any) -> None:
         optimizer.step()
         optimizer.clear_grad()
 
     def device_of(self, model: Any) -> Any:
-        for tensor in model.parameters():
-            return tensor.place
-        return paddle.get_device()
+        return paddle_arrays.device_of(model)
 
     def ranks(self) -> tuple[int, int] | None:
         distributed = paddle.distributed
@@ -431,90 +343,3 @@ class PaddleAdapter:
     def statistics_momentum(self, module: Any) -> float | None:
         momentum = getattr(module, "_momentum", None)
         return None if momentum is None else float(momentum)
-
-
-@contextmanager
-def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
-    thread = threading.get_ident()
-
-    def wrap(original: Any) -> Any:
-        def reporting(scaler: Any, var: Any) -> Any:
-            found = original(scaler, var)
-            if threading.get_ident() == thread and scaler.is_enable():
-                scaled(float(scaler._scale.item()))
-            return found
-
-        return reporting
-
-    with replaced([(paddle.amp.AmpScaler, "scale", wrap)]):
-        yield
-
-
-def _followed_leaf(native: Any, tracked: bool) -> Any:
-    """A new tensor, followed if that is asked for; nobody may write into a leaf that is."""
-    native.stop_gradient = not (tracked and native.is_floating_point())
-    return native if native.stop_gradient or not paddle.is_grad_enabled() else native.clone()
-
-
-@functools.cache
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("paddle.")
-
-
-class _HostView:
-    """Lets numpy read a paddle tensor in place: paddle 3.3 gives no device number, which numpy insists on."""
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._tensor.__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
-
-
-def _at_home(tensor: Any, model: Any) -> bool:
-    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
-    user put it."""
-    elsewhere = False
-    for _, own in itertools.chain(model.named_parameters(), model.named_buffers()):  # the first one usually tells
-        if str(own.place) == str(tensor.place):
-            return True
-        elsewhere = True
-    return not elsewhere
-
-
-def _cast(tensor: Any, dtype: Any) -> Any:
-    """paddle 3.3 copies also what has the dtype already."""
-    return tensor if tensor.dtype == dtype else tensor.astype(dtype)
-
-
-def _share(tensor: Any) -> Array:
-    array: Array = np.from_dlpack(_HostView(tensor))
-    return array
-
-
-def _from_numpy(array: Array) -> Any:
-    for name, (bits, numpy_type) in _BIT_VIEWS.items():
-        if array.dtype == numpy_type:
-            return paddle.to_tensor(array.view(bits)).view(name)
-    return paddle.to_tensor(array)
-
-
-@contextmanager
-def _reading(read: Callable[[Any], None]) -> Iterator[None]:
-    """Parameters and buffers are fetched from a layer by name, which is seen where the layer class looks them up."""
-    thread = threading.get_ident()
-
-    def wrap(original: Any) -> Any:
-        def reporting(layer: Any, name: str) -> Any:
-            value = original(layer, name)
-            if isinstance(value, paddle.Tensor) and threading.get_ident() == thread:
-                read(value)
-            return value
-
-        return reporting
-
-    with replaced([(paddle.nn.Layer, "__getattr__", wrap)]):
-        yield

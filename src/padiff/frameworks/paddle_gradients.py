@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
-from padiff.frameworks.protocol import Handle, Take
+from padiff.frameworks.paddle_arrays import cast, to_native
+from padiff.frameworks.protocol import Handle, See, Take
 
 
 class _GradientHandle(NamedTuple):
@@ -30,11 +31,21 @@ _handle: Callable[[type[_GradientHandle], Sequence[Any]], _GradientHandle] = tup
 """In less time than its own way of being made takes."""
 
 
-def hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:
-    """Have a function called with the tensor's gradient; None where it will have none."""
+def on_gradient(tensor: Any, callback: See) -> Handle | None:
+    """Have ``callback`` called with the tensor's gradient; None where it will have none."""
+
+    def hook(gradient: Any) -> Any:
+        return None if gradient is None else passed_on(callback, gradient)
+
     if tensor.stop_gradient:
         return None
     return _GradientHandle(weakref.ref(tensor), tensor._register_grad_hook(hook))
+
+
+def passed_on(see: See, gradient: Any) -> Any:
+    """What backward goes on with, once somebody has seen a gradient; None for the gradient itself."""
+    other = see(gradient if gradient.is_leaf else gradient.detach())
+    return None if other is None else cast(to_native(other), gradient.dtype)
 
 
 def keeping(take: Take) -> Callable[[Any, int], Handle | None]:

@@ -1,4 +1,4 @@
-"""How paddle's layers and optimizers call their settings, and where its conventions differ."""
+"""How paddle's layers call their settings, and where its conventions differ."""
 
 from __future__ import annotations
 
@@ -63,14 +63,3 @@ CONVENTIONS = Conventions(
     ),
     _derived,
 )
-OPTIMIZER_SETTINGS = {
-    "_beta1": "beta1",
-    "_beta2": "beta2",
-    "_epsilon": "eps",
-    "_momentum": "momentum",
-    "_use_nesterov": "nesterov",
-    "_weight_decay": "weight_decay",
-    "_regularization_coeff": "weight_decay",
-    "_amsgrad": "amsgrad",
-    "_rho": "rho",
-}

@@ -99,6 +99,24 @@ def replaced(patches: Sequence[Patch]) -> Iterator[None]:
                 place.remove(wrap)
 
 
+@contextmanager
+def after_method(cls: type, name: str, tell: Callable[[Any], None]) -> Iterator[None]:
+    """Inside, ``tell`` is called with an object of the class whenever that method of it has run in this thread."""
+    thread = threading.get_ident()
+
+    def wrap(original: Any) -> Any:
+        def telling(one: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(one, *args, **kwargs)
+            if threading.get_ident() == thread:
+                tell(one)
+            return found
+
+        return telling
+
+    with replaced([(cls, name, wrap)]):
+        yield
+
+
 def originals() -> dict[int, Any]:
     """By the identity of what stands somewhere in another's place: the other."""
     with _lock:

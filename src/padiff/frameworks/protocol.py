@@ -19,6 +19,8 @@ Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
 Take = Callable[[int, Any, int], None]
 """Told of a gradient: the number of its tensor, the gradient, and the gradient's version."""
+See = Callable[[Any], Array | None]
+"""Given the gradient that arrives at a tensor; may return another for backward to go on with."""
 
 
 class OpWatcher(Protocol):
@@ -272,7 +274,7 @@ class Adapter(Protocol):
         """Files of decorators, which stand around the framework's functions on the stack."""
         ...
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
+    def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
         """Have ``callback`` called with the tensor's gradient in backward; None where it will have none.
 
         What it returns, if anything, is what backward goes on with."""
@@ -284,9 +286,7 @@ class Adapter(Protocol):
         Optional, and only there to be quick: ``on_gradient`` does the same."""
         ...
 
-    def substitute(
-        self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
-    ) -> Any:
+    def substitute(self, tensor: Any, value: Array, see: See | None = None, *, tracked: bool = False) -> Any:
         """A tensor with the elements of ``value`` and the dtype, place and autograd history of ``tensor``.
 
         In backward ``see`` is given the gradient that arrives, and may return another to be passed on. ``tracked``
@@ -298,7 +298,7 @@ class Adapter(Protocol):
     """Whether backward never writes into a gradient that a hook was given and somebody still holds. An adapter may
     leave it out where it does."""
 
-    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
+    def copy_of(self, tensor: Any, see: See | None = None, *, tracked: bool = False) -> Any:
         """A substitute with the elements that ``tensor`` has. An adapter may leave it out."""
         ...
 

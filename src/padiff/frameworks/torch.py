@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
 from padiff.errors import ArgumentError
-from padiff.frameworks import containers, torch_device, torch_graphs, torch_ops, torch_scripts
+from padiff.frameworks import (
+    containers,
+    torch_arrays,
+    torch_device,
+    torch_graphs,
+    torch_ops,
+    torch_optimizers,
+    torch_scripts,
+    torch_substitutes,
+)
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.patches import replaced
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, Take
+from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, See, Take
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
-from padiff.frameworks.torch_compiled import AroundCompiled, compiled_methods, holds_compiled
+from padiff.frameworks.torch_compiled import compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
 from padiff.frameworks.torch_gradients import keeping, on_gradient
+from padiff.frameworks.torch_hooks import attached
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
 from padiff.records import Array
 
-# numpy has no such types; the bits are handed over as integers of the same width.
-_BIT_VIEWS = {
-    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
-    torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
-    torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2),
-}
 _AUTOCAST = ("cpu", "cuda")
-_PLAIN = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool})
-_TO_TORCH_BITS = {
-    np.dtype(numpy_type): (np.dtype(f"int{np.dtype(numpy_type).itemsize * 8}"), torch_type)
-    for torch_type, (_, numpy_type) in _BIT_VIEWS.items()
-}
 
 
 def _derived(module: Any) -> dict[str, Any]:
@@ -130,26 +124,13 @@ class TorchAdapter:
         return changed(self, module, changes, _CONVENTIONS)
 
     def optimizer_settings(self, optimizer: Any) -> dict[str, Any]:
-        group = dict(optimizer.param_groups[0])
-        betas = group.pop("betas", None)
-        found = {name: value for name, value in group.items() if isinstance(value, (bool, int, float))}
-        if betas is not None:
-            found["beta1"], found["beta2"] = (float(beta) for beta in betas)
-        return {"kind": type(optimizer).__name__} | found
+        return torch_optimizers.settings_of(optimizer)
 
     def environment(self, model: Any) -> dict[str, str]:
         return environment(model, self.dtype)
 
     def optimizer_moments(self, optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        names = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
-        if isinstance(optimizer, torch.optim.SGD):
-            names["momentum_buffer"] = "velocity"
-        found: dict[str, dict[str, Any]] = {}
-        for path, parameter in parameters.items():
-            for own, held in optimizer.state.get(parameter, {}).items():
-                if own in names and isinstance(held, torch.Tensor) and held.shape == parameter.shape:
-                    found.setdefault(names[own], {})[path] = held
-        return found
+        return torch_optimizers.moments_of(optimizer, parameters)
 
     # --- tensors
 
@@ -159,23 +140,9 @@ class TorchAdapter:
     def dtype(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
 
-    def to_numpy(self, tensor: Any) -> Array:
-        host = tensor.detach() if tensor.requires_grad else tensor
-        if host.dtype in _PLAIN:
-            try:
-                plain: Array = host.numpy()
-            except (RuntimeError, TypeError):  # elsewhere than on the host, sparse, or conjugate in name only
-                pass
-            else:
-                return plain
-        if host.layout is not torch.strided:
-            host = host.to_dense()
-        if host.is_quantized:
-            host = host.dequantize()
-        host = host.cpu().resolve_conj().resolve_neg()
-        view = _BIT_VIEWS.get(host.dtype)
-        array: Array = host.numpy() if view is None else host.view(view[0]).numpy().view(view[1])
-        return array
+    # As they are, with no method around them: they are called for every tensor.
+    to_numpy = staticmethod(torch_arrays.to_numpy)
+    to_native = staticmethod(torch_arrays.to_native)
 
     def elsewhere(self, tensor: Any) -> bool:
         return torch_device.elsewhere(tensor)
@@ -207,19 +174,6 @@ class TorchAdapter:
         except (RuntimeError, NotImplementedError):  # sparse and other storage-less tensors
             return id(tensor)
 
-    def to_native(self, value: Any, like: Any = None, requires_grad: bool = False) -> Any:
-        if isinstance(value, torch.Tensor):
-            tensor = value.detach().clone()
-        elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-            array = np.array(value)
-            bits = _TO_TORCH_BITS.get(array.dtype)
-            tensor = torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits[0])).view(bits[1])
-        else:
-            tensor = torch.from_dlpack(value).clone()
-        if like is not None and not (isinstance(value, torch.Tensor) and _at_home(tensor, like)):
-            tensor = tensor.to(self.device_of(like))
-        return tensor.requires_grad_(requires_grad) if requires_grad else tensor
-
     def assign(self, tensor: Any, value: Array) -> None:
         with torch.no_grad():
             tensor.copy_(self.to_native(value))
@@ -230,7 +184,10 @@ class TorchAdapter:
     # --- running
 
     def attach(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
-        return self._attached(modules, enter, leave, fail, in_backward=False)
+        return attached(modules, enter, leave, fail)
+
+    def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
+        return attached(modules, enter, leave, fail, in_backward=True)
 
     def unseen(self) -> AbstractContextManager[Any]:
         """Inside, nobody sees what is done: padiff's own work, amid the model's."""
@@ -239,40 +196,6 @@ class TorchAdapter:
     def seen_again(self) -> AbstractContextManager[Any]:
         """Inside, a model that is run from a hook is seen as it is elsewhere."""
         return torch._C._EnableTorchFunction()
-
-    def attach_in_backward(self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> Iterator[Handle]:
-        return self._attached(modules, enter, leave, fail, in_backward=True)
-
-    def _attached(
-        self, modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail, *, in_backward: bool
-    ) -> Iterator[Handle]:
-        def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            # What a compiler takes in with the code around must not become part of it.
-            if torch.compiler.is_compiling() or _recomputing() is not in_backward:
-                return None
-            with torch._C.DisableTorchFunction():  # the write watch need not see that a shape is read
-                return enter(module, args, kwargs)
-
-        def after(module: Any, args: Any, output: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return None
-            if output is None and sys.exc_info()[1] is not None:
-                fail(module)
-                return None
-            if _recomputing() is not in_backward:
-                return None
-            with torch._C.DisableTorchFunction():
-                return leave(module, output)
-
-        modules = list(modules)
-        yield from torch_graphs.in_parts(modules)
-        for module in modules:
-            if getattr(module, "_compiled_call_impl", None) is not None:
-                yield AroundCompiled(module, before, after)
-                continue
-            # Not the module's own methods: a script refuses, though it calls hooks.
-            yield torch.nn.Module.register_forward_pre_hook(module, before, with_kwargs=True)
-            yield torch.nn.Module.register_forward_hook(module, after, always_call=True)
 
     def compiled(self, module: Any) -> str | None:
         if isinstance(module, torch.jit.ScriptModule):
@@ -318,27 +241,17 @@ class TorchAdapter:
     def wrapper_files(self) -> tuple[str, ...]:
         return ()
 
-    def on_gradient(self, tensor: Any, callback: Callable[[Any], Array | None]) -> Handle | None:
-        return on_gradient(tensor, callback, self.to_native)
+    def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
+        return on_gradient(tensor, callback)
 
     def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
         return keeping(take)
 
-    def substitute(
-        self, tensor: Any, value: Array, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False
-    ) -> Any:
-        native = self.to_native(value).to(device=tensor.device, dtype=tensor.dtype)
-        return self._in_place_of(tensor, native, see, tracked)
+    def substitute(self, tensor: Any, value: Array, see: See | None = None, *, tracked: bool = False) -> Any:
+        return torch_substitutes.substitute(tensor, value, see, tracked=tracked)
 
-    def copy_of(self, tensor: Any, see: Callable[[Any], Array | None] | None = None, *, tracked: bool = False) -> Any:
-        return self._in_place_of(tensor, self.clone(tensor), see, tracked)
-
-    def _in_place_of(self, tensor: Any, native: Any, see: Callable[[Any], Array | None] | None, tracked: bool) -> Any:
-        if not (tensor.requires_grad and torch.is_grad_enabled()):
-            leaf = native.requires_grad_(tracked and native.is_floating_point())
-            # Nobody may write into a leaf that is followed.
-            return leaf.clone() if leaf.requires_grad and torch.is_grad_enabled() else leaf
-        return _Substitute.apply(tensor, _Given(self, native, see))
+    def copy_of(self, tensor: Any, see: See | None = None, *, tracked: bool = False) -> Any:
+        return torch_substitutes.copy_of(tensor, see, tracked=tracked)
 
     def write(self, target: Any, source: Any) -> None:
         if not (target.is_leaf and target.requires_grad):
@@ -394,31 +307,20 @@ class TorchAdapter:
         return not here_only and all(parameter.device.type == "cpu" for parameter in model.parameters())
 
     def watch_scaling(self, scaled: Callable[[float], None]) -> AbstractContextManager[None]:
-        return _watching_scale(scaled)
+        return torch_optimizers.watching_scale(scaled)
 
     def gradient(self, parameter: Any) -> Any | None:
-        main = getattr(parameter, "main_grad", None)
-        return parameter.grad if main is None or parameter.grad is not None else main
+        return torch_optimizers.gradient(parameter)
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
-        main = getattr(parameter, "main_grad", None)
-        if main is None:
-            parameter.grad = gradient
-            return
-        parameter.grad = None  # what is built on torch adds gradients up in a tensor of its own
-        with torch.no_grad():
-            main.zero_() if gradient is None else main.copy_(gradient)
+        torch_optimizers.set_gradient(parameter, gradient)
 
     def step(self, optimizer: Any) -> None:
         optimizer.step()
         optimizer.zero_grad()
 
     def device_of(self, model: Any) -> Any:
-        for tensor in model.parameters():
-            return tensor.device
-        for tensor in model.buffers():
-            return tensor.device
-        return "cpu"
+        return torch_arrays.device_of(model)
 
     def ranks(self) -> tuple[int, int] | None:
         distributed = torch.distributed
@@ -457,60 +359,3 @@ class TorchAdapter:
     def statistics_momentum(self, module: Any) -> float | None:
         momentum = getattr(module, "momentum", None)
         return None if momentum is None else 1.0 - float(momentum)
-
-
-class _Given:
-    """What a substitute holds, and who looks at its gradient; no tensor itself, lest autograd take it for an input."""
-
-    def __init__(self, adapter: TorchAdapter, value: Any, see: Callable[[Any], Array | None] | None) -> None:
-        self.adapter, self.value, self.see = adapter, value, see
-
-
-class _Substitute(torch.autograd.Function):
-    """Other elements under the history of a tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, given: _Given) -> Any:
-        ctx.given, value, given.value = given, given.value, None
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        given, gradient = ctx.given, gradients[0]
-        other = None if given.see is None else given.see(gradient.detach())
-        if other is not None:
-            gradient = given.adapter.to_native(other).to(device=gradient.device, dtype=gradient.dtype)
-        return gradient, None
-
-
-def _at_home(tensor: Any, model: Any) -> bool:
-    """Whether the tensor is where some of the model is: a model spread over devices is given each input where the
-    user put it."""
-    elsewhere = False
-    for own in itertools.chain(model.parameters(), model.buffers()):  # the first one usually tells
-        if own.device == tensor.device:
-            return True
-        elsewhere = True
-    return not elsewhere
-
-
-def _recomputing() -> bool:
-    """Inside backward: a forward seen there is a checkpoint's second one."""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-@contextmanager
-def _watching_scale(scaled: Callable[[float], None]) -> Iterator[None]:
-    thread = threading.get_ident()
-
-    def wrap(original: Any) -> Any:
-        def reporting(scaler: Any, outputs: Any) -> Any:
-            found = original(scaler, outputs)
-            if threading.get_ident() == thread and scaler.is_enabled():
-                scaled(float(scaler.get_scale()))
-            return found
-
-        return reporting
-
-    with replaced([(torch.amp.GradScaler, "scale", wrap)]):
-        yield

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch._C import _len_torch_function_stack
 
-from padiff.frameworks.protocol import Handle, Take
-from padiff.records import Array
+from padiff.frameworks.protocol import Handle, See, Take
+from padiff.frameworks.torch_arrays import to_native
 
 _KEY = -1
 """torch's own handles count from 0."""
@@ -25,9 +25,7 @@ class _Hooks(dict[int, Any]):
         self.pop(_KEY, None)
 
 
-def on_gradient(
-    tensor: Any, callback: Callable[[Any], Array | None], to_native: Callable[[Array], Any]
-) -> Handle | None:
+def on_gradient(tensor: Any, callback: See) -> Handle | None:
     """Have ``callback`` called with the tensor's gradient; None where it will have none."""
 
     def hook(gradient: Any) -> Any:

@@ -14,6 +14,7 @@ from padiff.records.divergences import Cause, Divergence, Fault, Interruption, O
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Rules, Usage
 from padiff.records.plain import PlainData, record
+from padiff.records.shapes import merged_axes
 from padiff.records.traces import (
     FIRST_OP,
     UNORDERED,
@@ -74,5 +75,6 @@ __all__ = [
     "WeightPlan",
     "WeightProblem",
     "WeightSource",
+    "merged_axes",
     "record",
 ]

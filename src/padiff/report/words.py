@@ -22,6 +22,11 @@ def tensor(comparison: Comparison) -> str:
     return comparison.role if comparison.name in ("", comparison.role) else f"{comparison.role} {comparison.name}"
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first few of many, in a row."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
 class Alone(NamedTuple):
     """What has no partner, of one side and kind, for one reason."""
 
@@ -32,7 +37,7 @@ class Alone(NamedTuple):
 
     def told(self, written: Callable[[str], str] = str) -> str:
         """In a line, with the paths as they are ``written``."""
-        shown = ", ".join(map(written, self.paths[:2])) + (", ..." if len(self.paths) > 2 else "")
+        shown = first_of([written(path) for path in self.paths], 2)
         many = f"{len(self.paths)} x " if len(self.paths) > 1 else ""
         return f"{self.side} {shown} ({many}{self.kind}): {self.why}"
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from padiff.records import merged_axes
 from padiff.weights.units import UNKNOWN, Unit
 from padiff.weights.words import canonical, likeness, words_of
 
@@ -60,15 +61,8 @@ def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     short, long = sorted((one, two), key=len)
     if len(short) == len(long) or math.prod(one) != math.prod(two) or not short:
         return False
-    place = 0
-    for size in short:
-        product = 1
-        while product < size and place < len(long):
-            product *= long[place]
-            place += 1
-        if product != size:
-            return False
-    return all(size == 1 for size in long[place:])
+    merged = merged_axes(long, short)
+    return merged is not None and all(size == 1 for size in long[merged:])
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from padiff.weights.words import canonical, synonyms_of
 
@@ -21,6 +22,7 @@ _ORDINALS = {"first": 1.0, "second": 3.0, "third": 5.0, "final": 9.0, "last": 9.
 _PARTS_OF_A_BLOCK = {"attention": 1.0, "mlp": 3.0}
 """Where a block's attention and its feed-forward stand, among its norms."""
 _LONGEST_ABBREVIATION = 4
+_MOST_NUMBERS = 4
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,25 @@ def _ranked(ours: Sequence[_Name], theirs: Sequence[_Name], norms: bool) -> list
     one, two = _ordinals(ours, norms), _ordinals(theirs, norms)
     if not one or not two:
         return []
+    two = _in_order_of(one, two)
     first = sorted(range(len(one)), key=one.__getitem__)
     ranks = {place: rank for rank, place in enumerate(sorted(range(len(two)), key=two.__getitem__))}
     return [first[ranks[place]] for place in range(len(two))]
+
+
+def _in_order_of(ours: Sequence[tuple[float, ...]], theirs: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Of names with several numbers, their numbers in our order: ``blocks.3.norm1`` is ``n1_3`` to other authors."""
+    width = len(ours[0])
+    if width != len(theirs[0]) or not 1 < width <= _MOST_NUMBERS:
+        return list(theirs)
+    one, two = ([set(column) for column in zip(*names, strict=True)] for names in (ours, theirs))
+
+    def agreeing(order: Sequence[int]) -> tuple[int, int]:
+        pairs = [(mine, two[column]) for mine, column in zip(one, order, strict=True)]
+        return sum(len(a) == len(b) for a, b in pairs), sum(a == b for a, b in pairs)
+
+    order = max(permutations(range(width)), key=agreeing)  # of equals the first, which is as it was
+    return [tuple(name[column] for column in order) for name in theirs]
 
 
 def _ordinals(names: Sequence[_Name], norms: bool) -> list[tuple[float, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from padiff.errors import ArgumentError
-from padiff.frameworks.tree import LiveTree
+from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, TensorSpec, WeightEntry, WeightSource
 
 Function = Callable[[Mapping[str, Array]], Array]
@@ -140,7 +140,7 @@ def _specs(live: LiveTree) -> dict[str, TensorSpec]:
     found: dict[str, TensorSpec] = {}
     for node in live.tree.nodes:
         for spec in (*node.parameters, *node.buffers):
-            found[f"{node.path}.{spec.name}" if node.path else spec.name] = spec
+            found[join(node.path, spec.name)] = spec
     return found
 
 

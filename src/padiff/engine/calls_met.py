@@ -1,0 +1,61 @@
+"""The calls of a run as they begin and end, with base's beside them: what is inside of what, and what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from padiff.records import Call
+
+Met = tuple[Call | None, Call]
+"""Base's call, where one stands beside it, and raw's."""
+
+
+class CallsMet:
+    """The calls that raw has made so far."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, Met] = {}
+        self._children: dict[int, list[Call]] = {}
+        """Raw call to the calls of its children that have ended, in order."""
+
+    def began(self, base: Call | None, call: Call) -> None:
+        """A call has begun, or it is known by now what stands beside it."""
+        self._pairs[call.index] = (base, call)
+
+    def ended(self, call: Call) -> bool:
+        """A call has ended; returns whether it was known what stands beside it."""
+        self._children.setdefault(call.parent, []).append(call)
+        return self.beside(call) is not None
+
+    def __getitem__(self, index: int) -> Met:
+        return self._pairs[index]
+
+    def beside(self, call: Call) -> Call | None:
+        """Base's call beside one of raw's."""
+        return self._pairs.get(call.index, (None, call))[0]
+
+    def outward(self, index: int) -> Iterator[Met]:
+        """A call, and those around it, innermost first."""
+        while index in self._pairs:
+            pair = self._pairs[index]
+            yield pair
+            index = pair[1].parent
+
+    def inside(self, call: Call, outer: Call) -> bool:
+        """Whether a call happens in another."""
+        return any(one.index == outer.index for _, one in self.outward(call.parent))
+
+    def child_of(self, outer: Call, call: Call) -> Call:
+        """The call made by ``outer`` in which this one happens, or this one."""
+        chain = (call, *(one for _, one in self.outward(call.parent)))
+        return next((one for one in chain if one.parent == outer.index), call)
+
+    def before(self, call: Call) -> Call | None:
+        """The child of the same parent that ended last before this one began."""
+        ended = [one for one in self._children.get(call.parent, []) if one.index < call.index]
+        return ended[-1] if ended else None
+
+    def last_child(self, call: Call) -> Call | None:
+        """The call that ended last of those that this one made."""
+        ended = self._children.get(call.index)
+        return ended[-1] if ended else None

@@ -1,0 +1,103 @@
+"""Calls whose outputs differ and that may just end elsewhere in base: what comes later tells whether they are wrong."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from padiff.engine.calls_met import CallsMet
+from padiff.records import Call, Fault, Slot
+
+CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
+"""Hold whatever they are given: two of them are not alike."""
+
+
+class Doubts:
+    """What is in doubt in one run, as it goes."""
+
+    def __init__(self, met: CallsMet) -> None:
+        self._met = met
+        self._open: list[Fault] = []
+        """If they are wrong, something later will be."""
+        self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
+        """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
+
+    def add(self, base: Call, call: Call, fault: Fault, *, misfed: bool) -> None:
+        """A call that might end elsewhere returned something else; ``misfed`` says that it was given something else,
+        too."""
+        if not misfed:
+            self._likes[base.kind, call.kind].append(fault)
+        if not self._open or not misfed:  # else what was doubtful before explains it
+            self._open.append(fault)
+
+    def like_its_partner(self, base: Call, call: Call) -> None:
+        """A call that might end elsewhere returned what base's did."""
+        self._likes[base.kind, call.kind].append(None)
+
+    def forgive(self, index: int) -> None:
+        """A call of raw has turned out to be right."""
+        self._open = [fault for fault in self._open if fault.raw.index != index]
+
+    def dispel(self, one: Slot, other: Slot) -> None:
+        """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was
+        right then."""
+        self._open = [fault for fault in self._open if not _told_by(fault, one, other)]
+
+    def returned(self, other: Slot) -> Fault | None:
+        """What is in doubt of a tensor of raw: the call that returned it, or one inside of that."""
+        found = [doubt for doubt in self._open if _told_by(doubt, None, other)]
+        return self._innermost(found[-1]) if found else None
+
+    def left(self) -> bool:
+        """Whether something doubtful may be wrong; what one side rectifies in the module, and the other after it, is
+        not what was wrong."""
+        while self._open and _rectifies(latest := self._innermost(self._open[-1])):
+            self._open = [doubt for doubt in self._open if doubt is not latest]
+        return bool(self._open)
+
+    def confirmed(self) -> Fault:
+        """What was doubtful last is wrong, and explains the rest."""
+        found = self._innermost(self._open[-1])
+        self._open.clear()
+        return found
+
+    def _innermost(self, found: Fault) -> Fault:
+        """A doubt, or the innermost within it that was doubtful already."""
+        place = next(place for place, doubt in enumerate(self._open) if doubt is found)
+        for earlier in reversed(self._open[:place]):
+            if not self._met.inside(earlier.raw, found.raw):
+                break
+            found = earlier
+        return found
+
+    def unlike_their_likes(self) -> list[Fault]:
+        """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
+        even if nothing after it shows (an order that a mean forgets)."""
+        pending = {id(doubt) for doubt in self._open}
+        found: list[Fault] = []
+        for (kind, _), seen in self._likes.items():
+            wrong = [fault for fault in seen if fault is not None]
+            alone = len(wrong) == 1 and len(seen) > 2 and id(wrong[0]) in pending
+            if alone and kind not in CONTAINERS and not _rectifies(wrong[0]):
+                found += wrong
+        return found[:1]
+
+
+def _rectifies(fault: Fault) -> bool:
+    """Whether one side has only set to zero what is negative on the other: there the other's own code does that."""
+    base, raw = fault.expected, fault.found
+    if base is None or raw is None or base.shape != raw.shape or base.dtype.kind != "f" or not base.size:
+        return False
+    least = 1e-4 * float(np.abs(base).max())
+    return any(float(np.abs(np.maximum(one, 0) - other).max()) <= least for one, other in ((base, raw), (raw, base)))
+
+
+def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
+    """Whether a tensor of raw, or of base, is the very output that a fault is about; a call may return others."""
+    place = next((n for n, slot in enumerate(fault.raw.outputs) if slot.tensor == fault.comparison.tensor), None)
+    if place is None:
+        return False
+    alike = len(fault.base.outputs) == len(fault.raw.outputs)
+    base = fault.base.outputs[place].origin if alike else None
+    return other.origin == fault.raw.outputs[place].origin or (one is not None and one.origin == base)

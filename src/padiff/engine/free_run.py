@@ -1,0 +1,225 @@
+"""One step of both models as they run by themselves: base first and raw beside it, or both backward passes in turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from padiff.align import CallPairing
+from padiff.capture.held import Held
+from padiff.capture.one_step import Arguments
+from padiff.capture.recorder import Observer
+from padiff.capture.scaling import unscaled
+from padiff.capture.session import Session
+from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
+from padiff.engine.crossings import Crossings
+from padiff.engine.job import Job
+from padiff.engine.keeping import Keeping
+from padiff.engine.lockstep import AHEAD, Lockstep
+from padiff.engine.randomness import Randomness
+from padiff.engine.shared import share_a_parameter
+from padiff.engine.side_by_side import SideBySide
+from padiff.engine.state import State
+from padiff.engine.widths import narrowed, product_dtypes
+from padiff.frameworks.compiled import compiled_parts
+from padiff.records import ModulePairs, Noise, StepComparison, StepTrace, Value, WeightPlan
+
+LARGE = AHEAD
+"""Bytes of a model, or of what flows through it, from which on both backward passes take turns: of what is smaller,
+base would have made all gradients before raw's turn came."""
+WENT_ON = (
+    "some gradients differ where numbers lie on a kink (of a ReLU) and fall to either side by rounding; raw's backward "
+    "went on with base's side there"
+)
+
+
+class FreeRun:
+    """Runs both models through one step, and holds what raw does against what base did."""
+
+    def __init__(
+        self,
+        job: Job,
+        plan: WeightPlan,
+        modules: ModulePairs,
+        base: Session,
+        raw: Session,
+        step: int,
+        *,
+        twins: bool,
+        drift: Mapping[str, float],
+        keeping: Keeping,
+        randomness: Randomness,
+    ) -> None:
+        self._plan, self._modules, self._base, self._raw, self._step = plan, modules, base, raw, step
+        self._twins, self._drift, self._keeping, self._randomness = twins, drift, keeping, randomness
+        self.job = job
+        """With wider tolerances, once a model turns out to compute in a narrower dtype than its tensors'."""
+        self.compiled = bool(compiled_parts(job.base) or compiled_parts(job.raw))
+        """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
+        self.noise: Noise | None = None
+        """How far rounding alone moves what base computes, where that is asked for."""
+        self.watcher: SideBySide | None = None
+        """Holds raw beside base, from when base has run."""
+        self._crossings: Crossings | None = None
+        self.notes: list[str] = []
+        self.doubts: list[str] = []
+        """What keeps the step from supporting a verdict."""
+
+    def run(self) -> StepComparison:
+        """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
+        done = self._side_by_side()
+        formats = (self._base.autocast, self._raw.autocast, *product_dtypes(self.job, done))
+        known, self.job = self.job, narrowed(self.job, formats)
+        if self.job is known:
+            return done
+        with self._base.again(), self._raw.again():
+            return self._side_by_side(apart=True)
+
+    def run_side(
+        self, side: int, arguments: Arguments, observer: Observer | None = None, *, backward: bool = True
+    ) -> StepTrace:
+        """One of the models, 0 for base."""
+        session, job = (self._base, self._raw)[side], self.job
+        follow = job.backward and backward
+        return session.run(self._step, arguments, loss_fn=job.losses[side], backward=follow, observer=observer)
+
+    def forward_of(self, side: int) -> StepTrace:
+        """The same without backward, and nobody is told."""
+        session, job = (self._base, self._raw)[side], self.job
+        return session.run(self._step, job.arguments()[side], loss_fn=job.losses[side], backward=False)
+
+    def _side_by_side(self, *, apart: bool = False) -> StepComparison:
+        job, base = self.job, self._base
+        if not apart and self._may_run_in_turns():
+            done = self._in_lockstep()
+            if done is not None:
+                return done
+        arguments = job.arguments()[0]
+        # Base runs through first: its outputs and gradients are held, its autograd graph is not.
+        base_trace = self._randomness.run_base(lambda: self.run_side(0, arguments), lambda: self.forward_of(0))
+        if share_a_parameter(job.base, job.raw):
+            base_trace = _set_aside(base, base_trace)
+        self.job = job = narrowed(job, (base.autocast,))
+        if job.tolerance.mode == "auto":
+            set_apart(job.base, base_trace)
+            self.noise = predict_noise(
+                base,
+                base_trace,
+                lambda: job.arguments()[0],
+                loss_fn=job.losses[0],
+                step=job.tolerance.narrow,
+                drift=self._drift,
+                runs=job.tolerance.runs,
+                kinks=self._kinks_matter(base_trace),
+            )
+            if self.noise is not None and differs_from_itself(
+                base, base_trace, lambda: job.arguments()[0], self.noise, job.tolerance.narrow
+            ):
+                if self._randomness.begins_to_listen():  # it may draw from a generator of its own
+                    base.rewind()
+                    return self._side_by_side(apart=apart)
+                self.doubts.append(
+                    "base returns something else when it runs again on the same inputs and random numbers: it is not "
+                    "deterministic, and nothing can be held against it"
+                )
+        self._keeping.base.ran(base_trace)
+        raw_trace = self.run_raw(base_trace, backward=job.backward)
+        if apart:
+            set_apart(job.base, base_trace)
+            set_apart(job.raw, raw_trace)
+        return self._finished(base_trace, raw_trace)
+
+    def _kinks_matter(self, base: StepTrace) -> bool:
+        """Whether numbers that cross zero by rounding are put right: not where raw's gradients must be its own."""
+        job = self.job
+        rounds = job.tolerance.mode == "auto" and not job.tolerance.narrow
+        return rounds and job.optimizers is None and base.ran_backward
+
+    def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
+        """Raw beside what base did."""
+        arguments = self.job.arguments()[1]
+        told = self._keeping.raw.beside(self._step, self._watching(base))
+        return self._randomness.run_raw(
+            base.calls, lambda: self.run_side(1, arguments, told, backward=backward), lambda: self.forward_of(1)
+        )
+
+    def _in_lockstep(self) -> StepComparison | None:
+        """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
+
+        None where base turns out to draw random numbers, which raw is to be given, or to do more in backward than
+        follow gradients; it is then as before the step.
+        """
+        job, base, raw = self.job, self._base, self._raw
+        base_arguments, raw_arguments = job.arguments()
+        turns = Lockstep()
+        with base.begun(self._step, base_arguments, loss_fn=job.losses[0], backward=True) as first:
+            first.recorder.log.made = lambda number, gradient: turns.made(number, 4 * math.prod(gradient.shape))
+            seen = first.forward()
+            if (base.drew and self._randomness.begins_to_listen()) or not first.recorder.plain_backward:
+                base.rewind()
+                return None
+            self._randomness.run_base(lambda: seen, lambda: seen)
+            watcher = self._watching(seen)
+            told = self._keeping.raw.beside(self._step, watcher)
+            with raw.begun(self._step, raw_arguments, loss_fn=job.losses[1], backward=True, observer=told) as second:
+                second.forward()
+                watcher.wait_for = turns.wait_for
+                base_trace, raw_trace = turns.run(first.backward, second.backward)
+        raw_trace = self._randomness.run_raw(seen.calls, lambda: raw_trace, lambda: self.forward_of(1))
+        return self._finished(base_trace, raw_trace)
+
+    def _may_run_in_turns(self) -> bool:
+        """Nobody asks for base's tensors before raw runs, and no parameter takes the gradients of both."""
+        job = self.job
+        return (
+            job.backward
+            and job.tolerance.mode != "auto"
+            and not (job.ops or self.compiled)
+            and self._randomness.quiet
+            and self._is_large()
+            and not self._keeping.base.writes
+            and all(live.adapter.may_pause(live.model) for live in (job.base, job.raw))
+            and not share_a_parameter(job.base, job.raw)
+        )
+
+    def _is_large(self) -> bool:
+        """Whether gradients that wait would be worth more than the changing over; a guess, before anything has run."""
+        base = self.job.base
+        weights = sum(math.prod(base.adapter.shape(one)) for one in base.parameters().values())
+        arguments = self.job.arguments()[0]
+        given = base.adapter.flatten((arguments.args, dict(arguments.kwargs)))
+        inputs = sum(math.prod(base.adapter.shape(tensor)) for _, tensor in given)
+        return 4 * max(weights, inputs * len(base.modules)) >= LARGE
+
+    def _watching(self, base: StepTrace) -> SideBySide:
+        job = self.job
+        pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, base.calls, twins=self._twins)
+        self._crossings = Crossings() if self._kinks_matter(base) else None
+        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self._twins, self.noise, self._crossings)
+        return self.watcher
+
+    def _finished(self, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
+        job = self.job
+        assert self.watcher is not None
+        self._keeping.raw.ran(raw_trace)
+        done = replace(self.watcher.finish(raw_trace), base=base_trace)
+        if self._crossings is not None and self._crossings.mended:
+            self.notes.append(WENT_ON)
+        state = State(job, self._plan, self._step, self.noise)
+        found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, done.comparisons)]
+        if job.backward:
+            gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
+            found += state.tensors("gradient", "parameter", *gradients)
+        return replace(done, comparisons=tuple(found))
+
+
+def _set_aside(base: Session, trace: StepTrace) -> StepTrace:
+    """Base's gradients out of the way of raw's, which would be added to them."""
+    adapter = base.live.adapter
+    kept: dict[str, Value | None] = {}
+    for path, parameter in base.live.parameters().items():
+        gradient = adapter.gradient(parameter)
+        kept[path] = None if gradient is None else unscaled(Held(adapter, adapter.clone(gradient)), base.scale)
+        adapter.set_gradient(parameter, None)
+    return replace(trace, parameter_gradients=kept)

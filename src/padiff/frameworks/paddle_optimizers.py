@@ -1,0 +1,76 @@
+"""What paddle's optimizers are built with, remember and are given, and the scale of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import paddle
+
+from padiff.frameworks.patches import after_method
+
+_SETTINGS = {
+    "_beta1": "beta1",
+    "_beta2": "beta2",
+    "_epsilon": "eps",
+    "_momentum": "momentum",
+    "_use_nesterov": "nesterov",
+    "_weight_decay": "weight_decay",
+    "_regularization_coeff": "weight_decay",
+    "_amsgrad": "amsgrad",
+    "_rho": "rho",
+}
+
+
+def settings_of(optimizer: Any) -> dict[str, Any]:
+    """Plain settings under shared names, and its kind."""
+    found: dict[str, Any] = {"kind": type(optimizer).__name__, "lr": float(optimizer.get_lr())}
+    for own, name in _SETTINGS.items():
+        value = getattr(optimizer, own, None)
+        if isinstance(value, (bool, int, float)):
+            found[name] = value
+    coefficient = getattr(getattr(optimizer, "regularization", None), "_coeff", None)
+    if isinstance(coefficient, (int, float)):
+        found["weight_decay"] = coefficient
+    return found
+
+
+def moments_of(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What it remembers of each parameter, under shared names."""
+    names = ["moment1", "moment2"]
+    if isinstance(optimizer, paddle.optimizer.Momentum):
+        names.append("velocity")
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        held = getattr(optimizer, "_accumulators", {}).get(name, {})
+        for path, parameter in parameters.items():
+            moment = held.get(parameter.name)
+            if moment is not None and moment.shape == parameter.shape:
+                found.setdefault(name, {})[path] = moment
+    return found
+
+
+def gradient(parameter: Any) -> Any | None:
+    """What backward has left, wherever it is kept."""
+    main = getattr(parameter, "main_grad", None)
+    return parameter.grad if main is None else main
+
+
+def set_gradient(parameter: Any, gradient: Any | None) -> None:
+    """Put another there, or none."""
+    if hasattr(parameter, "main_grad"):
+        parameter.main_grad = gradient
+        parameter.grad = None
+    else:
+        parameter.grad = gradient
+
+
+def watching_scale(scaled: Callable[[float], None]) -> AbstractContextManager[None]:
+    """Inside, ``scaled`` is told by how much a scaler multiplies a loss."""
+
+    def tell(scaler: Any) -> None:
+        if scaler.is_enable():
+            scaled(float(scaler._scale.item()))
+
+    return after_method(paddle.amp.AmpScaler, "scale", tell)

@@ -1,0 +1,98 @@
+"""Parameters that modules keep by themselves: told apart by when they are used, and by how they are numbered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import torch
+
+import padiff
+
+WIDTH = 6
+DEPTH = 3
+
+
+class TorchScaled(torch.nn.Module):
+    """A block with a scale for each branch, numbered out of the order of use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 2 * WIDTH)
+        self.back = torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.gamma2 = torch.nn.Parameter(torch.randn(WIDTH))
+        self.gamma1 = torch.nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.gamma1 * torch.tanh(self.near(x))
+        return x + self.gamma2 * self.back(torch.tanh(self.far(x)))
+
+
+class PaddleScaled(paddle.nn.Layer):
+    """Of the same: the scales are fetched before the branch runs, and used after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = paddle.nn.Linear(WIDTH, WIDTH), paddle.nn.Linear(WIDTH, 2 * WIDTH)
+        self.c = paddle.nn.Linear(2 * WIDTH, WIDTH)
+        self.scale_wide, self.scale_narrow = self.create_parameter([WIDTH]), self.create_parameter([WIDTH])
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.scale_narrow * paddle.tanh(self.a(x))
+        return x + self.scale_wide * self.c(paddle.tanh(self.b(x)))
+
+
+def test_a_scale_counts_as_used_when_it_is_multiplied() -> None:
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(*(TorchScaled() for _ in range(DEPTH)))
+    raw = paddle.nn.Sequential(*(PaddleScaled() for _ in range(DEPTH)))
+    rows = np.random.default_rng(0).normal(size=(4, WIDTH)).astype("float32")
+    plan = padiff.plan_weights(base, raw, rows)
+    sources = {entry.path: entry.sources[0].path for entry in plan.entries}
+    for block in range(DEPTH):
+        assert sources[f"{block}.scale_narrow"] == f"{block}.gamma1"
+        assert sources[f"{block}.scale_wide"] == f"{block}.gamma2"
+    assert padiff.compare(base, raw, rows).aligned
+
+
+class TorchNormed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + torch.tanh(self.norm1(x))
+        return x + torch.sin(self.norm2(x))
+
+
+class Flat(paddle.nn.Layer):
+    """All blocks in one layer: the number of the block stands last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in range(DEPTH):
+            for name in ("n1_w", "n1_b", "n2_w", "n2_b"):
+                setattr(self, f"{name}_{block}", self.create_parameter([WIDTH]))
+
+    def forward(self, x: Any) -> Any:
+        norm = paddle.nn.functional.layer_norm
+        for block in range(DEPTH):
+            w1, b1, w2, b2 = (getattr(self, f"{name}_{block}") for name in ("n1_w", "n1_b", "n2_w", "n2_b"))
+            x = x + paddle.tanh(norm(x, WIDTH, w1, b1))
+            x = x + paddle.sin(norm(x, WIDTH, w2, b2))
+        return x
+
+
+def test_the_number_of_the_block_may_stand_last() -> None:
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(*(TorchNormed() for _ in range(DEPTH)))
+    for parameter in base.parameters():
+        torch.nn.init.normal_(parameter)
+    rows = np.random.default_rng(0).normal(size=(4, WIDTH)).astype("float32")
+    result = padiff.compare(base, Flat(), rows)
+    assert result.plan is not None
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert sources["n2_w_0"] == "0.norm2.weight"
+    assert sources["n1_b_2"] == "2.norm1.bias"
+    assert result.aligned
