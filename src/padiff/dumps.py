@@ -22,7 +22,7 @@ from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tre
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Calibration, Tolerance
 from padiff.report.progress import stages
-from padiff.store import Dump, Kind
+from padiff.store import Dump, Kind, folder_given
 
 
 def capture(
@@ -71,6 +71,7 @@ def capture(
     """
     if level not in ("module", "op"):
         raise ArgumentError(f"level is {level!r}, expected 'module' or 'op'")
+    to = folder_given(to, "to")
     live = module_tree(adapter_of_model(model, "model"), model)
     if randomness not in ("replay", "own"):
         raise ArgumentError(f"randomness is {randomness!r}, expected 'replay' or 'own'")
@@ -111,7 +112,7 @@ def _alongside(
         if sync or rules is not None:
             raise ArgumentError(f"{'sync' if sync else 'rules'} is given, but base is None", 'base="run_a"')
         return None
-    dump = Dump.open(base)
+    dump = Dump.open(folder_given(base, "base"))
     stored = stored_tree(dump)
     tolerance = with_width(Tolerance(mode="auto"), stored, live)
     found = rules_of(rules, stored, live)
@@ -123,7 +124,7 @@ def _alongside(
 
 def load(path: str | Path) -> Dump:
     """The dump in a folder. Nothing but its index is read until it is asked for; tensors stay on disk."""
-    return Dump.open(path)
+    return Dump.open(folder_given(path, "path"))
 
 
 def _checked(optimizer: Any, live: LiveTree) -> Any:
@@ -154,6 +155,7 @@ def compare_dumps(
     base when it was captured.
     """
     wanted = as_tolerance(tolerance)
+    base, raw = folder_given(base, "base"), folder_given(raw, "raw")
     with stages(progress) as shown:
         shown.now("reading dumps")
 

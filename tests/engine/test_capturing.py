@@ -290,7 +290,9 @@ def test_a_dump_that_is_there_stays(tmp_path: Path) -> None:
         ({"every": 0}, ArgumentError, "every"),
         ({"steps": "all"}, ArgumentError, "steps"),
         ({"steps": [-1]}, ArgumentError, "steps"),
+        ({"steps": []}, ArgumentError, "steps is empty"),
         ({"only": "norm"}, ArgumentError, "only"),
+        ({"only": []}, ArgumentError, "only is empty"),
         ({"only": ["nrm"]}, ArgumentError, "did you mean 'norm'"),
         ({"optimizer": 3}, ArgumentError, "optimizer"),
         ({"level": "line"}, ArgumentError, "level"),
@@ -426,3 +428,10 @@ def test_paddle_too(tmp_path: Path) -> None:
             assert np.array_equal(adapter.to_numpy(mine), adapter.to_numpy(other))
             if mine.trainable:
                 assert np.array_equal(dump.step(2).weights[path].numpy(), adapter.to_numpy(mine))
+
+
+def test_a_model_without_data_is_refused(tmp_path: Path) -> None:
+    model = net()
+    model.last = nn.Linear(8, 3, device="meta")
+    with pytest.raises(ArgumentError, match="the weight of a Linear of the model is on the device meta"):
+        padiff.capture(model, tmp_path / "run")

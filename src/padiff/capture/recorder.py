@@ -29,6 +29,8 @@ from padiff.frameworks.protocol import Handle
 from padiff.frameworks.tree import LiveTree
 from padiff.records import FIRST_OP, Array, Call, Frame, Slot, Value
 
+_NOBODY = -1
+"""No thread has this number."""
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -173,6 +175,16 @@ class Recorder:
     def turn_away(self) -> None:
         """Backward is over, as far as the model goes: nothing runs again, nothing is listened to."""
         self._attachment.close()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, whatever runs is not what is recorded."""
+        before = self._thread, self.log.taking
+        self._thread, self.log.taking = _NOBODY, False
+        try:
+            yield
+        finally:
+            self._thread, self.log.taking = before
 
     def _nodes_inside(self) -> tuple[frozenset[int], bool]:
         """Modules of the model that can be hooked, and whether compiled code hides others."""

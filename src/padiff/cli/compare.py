@@ -7,6 +7,7 @@ import math
 import sys
 from typing import Any
 
+from padiff.cli.console import printing
 from padiff.dumps import compare_dumps
 from padiff.engine.result import Result
 from padiff.errors import ArgumentError
@@ -51,10 +52,11 @@ def run(options: argparse.Namespace) -> int:
     result = compare_dumps(options.base, options.raw, tolerance=_tolerance(options), progress=False if quiet else None)
     for file in files:
         result.save(file)
-    if options.json:
-        sys.stdout.write(to_json(result.report()))
-    elif not options.quiet:
-        result.show()
+    with printing():
+        if options.json:
+            sys.stdout.write(to_json(result.report()))
+        elif not options.quiet:
+            result.show()
     return code_of(result)
 
 

@@ -7,8 +7,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import padiff
+from padiff.cli.console import hush
 from padiff.errors import PadiffError
 
 COULD_NOT_TELL = 2
@@ -19,12 +21,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # torch's and paddle's thread pools spin against each other unless told not to, before they load.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
+    for name in ("stdout", "stderr"):  # closed by who started the command: the exit code still tells
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     try:
         return _run(argv)
     except PadiffError as error:
         return _told(str(error))
     except BrokenPipeError:  # whoever read what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hush()
         return COULD_NOT_TELL
     except OSError as error:
         return _told(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

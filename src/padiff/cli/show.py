@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from padiff.cli.console import printing
 from padiff.errors import ArgumentError
 from padiff.records import Call, ModuleNode, Value
 from padiff.store import Dump, LostValue, StepDump, StoredValue, dumps_below
@@ -34,9 +35,10 @@ def run(options: argparse.Namespace) -> int:
     console = Console(file=sys.stdout, force_jupyter=False, highlight=False, markup=False, emoji=False)
     found = dumps_below(options.dump)
     if len(found) > 1:
-        _folders(console, options.dump, found)
+        with printing():
+            _folders(console, options.dump, found)
         return 0
-    with Dump.open(next(iter(found.values()))) as dump:
+    with Dump.open(next(iter(found.values()))) as dump, printing():
         if options.path is None and options.step is None:
             _whole(console, dump)
         else:

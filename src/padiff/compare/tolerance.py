@@ -108,7 +108,8 @@ def rounding_bound(kind: Kind, base_rms: float) -> float:
 def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
     """For ``auto``: the root mean square error that is allowed, by measurement where there is one."""
     if tolerance.predicted is None:
-        return rounding_bound(kind, base_rms) + tolerance.atol
+        narrow = AUTO_FACTORS["bfloat16"] * tolerance.narrow * base_rms if tolerance.narrow > kind.eps > 0 else 0.0
+        return max(rounding_bound(kind, base_rms), narrow) + tolerance.atol
     eps = max(kind.eps, tolerance.narrow) if kind.eps else 0.0
     sums = SUMS if eps < FEW_DIGITS else NARROW_SUMS
     relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (sums if tolerance.sums else 1.0)

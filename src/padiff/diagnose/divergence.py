@@ -47,7 +47,26 @@ def _in_forward(step: StepComparison) -> Divergence | None:
         if wrong is not None and all(c.agrees for c in inputs):
             note, lines = _own_code(step, base, raw, by_call)
             return at_call(base, raw, wrong, note, lines)
-    return _at_first(step, differing)
+    return _handed_on(step, by_call) or _at_first(step, differing)
+
+
+def _handed_on(
+    step: StepComparison, by_call: dict[int, tuple[list[Comparison], list[Comparison]]]
+) -> Divergence | None:
+    """Where no call is wrong by itself: the first that is given something wrong was given it by the code around it,
+    also if what that returns agrees again, as after a norm."""
+    pair_of = {raw.index: (base, raw) for base, raw in step.pairs}
+    for _, raw in sorted(step.pairs, key=lambda pair: pair[1].index):
+        inputs, outputs = by_call[raw.index]
+        wrong = next((c for c in inputs if not c.agrees and c.outcome.reason == "values"), None)
+        around = pair_of.get(raw.parent)
+        if wrong is None or around is None or all(c.agrees for c in outputs):
+            continue
+        if not all(c.agrees for c in by_call[raw.parent][0]):
+            continue
+        note, lines = _own_code(step, *around, by_call)
+        return at_call(*around, wrong, note, lines)
+    return None
 
 
 def _own_code(

@@ -31,6 +31,7 @@ from padiff.engine.matching import Matching, alike, match
 from padiff.engine.randomness import replay_beside
 from padiff.engine.rehearsal import repeatable
 from padiff.engine.replay import follows, judge, reference_from
+from padiff.engine.selecting import NO_STEP
 from padiff.engine.stored import stored_noise, stored_tree, stored_usage
 from padiff.errors import DumpError, WeightError
 from padiff.frameworks.containers import map_leaves, once_each
@@ -60,11 +61,11 @@ class Alongside:
         randomness: Literal["replay", "own"] = "replay",
     ) -> None:
         if not len(dump.steps):
-            raise DumpError(f"base: the dump {dump.path} holds no step", "nothing was run while it was captured")
-        if (weights or sync) and dump.kind != "full":
+            raise DumpError(f"base: the dump {dump.path} holds no step", NO_STEP)
+        if (weights or inputs or sync) and dump.kind != "full":
             raise DumpError(
                 f'base: the dump {dump.path} is of kind "{dump.kind}" and holds no tensors',
-                'capture base with kind="full"',
+                'capture base with kind="full"; with weights="keep" and inputs="keep" nothing is taken from it',
             )
         self.dump, self._live = dump, live
         self._weights, self._inputs, self._sync = weights, inputs, sync

@@ -16,10 +16,12 @@ from padiff.engine.job import Job
 from padiff.engine.left_out import not_dumped, without
 from padiff.engine.matching import alike, match
 from padiff.engine.result import Result
+from padiff.engine.selecting import NO_STEP
 from padiff.engine.shown_sources import show_sources
 from padiff.engine.stored import StoredTree, stored_tree, stored_usage
 from padiff.engine.summaries import suspects
 from padiff.engine.verdict import covered_parameters, result_of
+from padiff.engine.widths import narrowed
 from padiff.errors import DumpError
 from padiff.records import (
     Comparison,
@@ -53,7 +55,7 @@ class Apart:
     ) -> None:
         for side, dump in (("base", base), ("raw", raw)):
             if not len(dump.steps):
-                raise DumpError(f"the dump {dump.path} ({side}) holds no step", "nothing was run while it was captured")
+                raise DumpError(f"the dump {dump.path} ({side}) holds no step", NO_STEP)
         self._dumps = {"base": base, "raw": raw}
         _check_pair(base, raw)
         show_sources(base, raw)
@@ -72,6 +74,7 @@ class Apart:
             weight_rules=weight_rules,
             uses=(stored_usage(first[0]), stored_usage(first[1])),
         )
+        self.job = narrowed(self.job, (step.extra.get("autocast") for step in first))
         matching = match(self.job, run=True)
         self._plan = matching.plan
         self.plan = without(self._plan, trees[0].tree, trees[1].tree, not_dumped(base), not_dumped(raw))

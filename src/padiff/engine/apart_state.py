@@ -67,6 +67,8 @@ class ApartState:
         """Gradients of parameters, wanted or not."""
         if self._summed or not base.trace().ran_backward or not raw.trace().ran_backward:
             return []
+        if not base.parameter_gradients or not raw.parameter_gradients:  # cleared before they could be seen
+            return []
         state = State(self._job, self._plan, base.number, noise)
         return state.tensors("gradient", "parameter", base.parameter_gradients, raw.parameter_gradients)
 

@@ -32,6 +32,7 @@ from padiff.records import Comparison, Divergence, ModulePairs, Noise, StepCompa
 from padiff.store import Dump, StepDump
 
 SEVERAL = "gradients that are accumulated over more calls, or a block that ended within the step"
+UNSTEPPED = "a scaler skipped it, it is not the one that was given as optimizer=, or the block ended before"
 
 
 class ApartStep:
@@ -67,6 +68,12 @@ class ApartStep:
                 f"{side} calls the model {_often(count)}" for side, count in zip(("base", "raw"), calls, strict=True)
             ]
             self.notes.append(f"step {base.number}: {', '.join(told)}: {SEVERAL}")
+        stepped = [step.extra.get("optimizer_stepped", "optimizer" in step.extra or None) for step in (base, raw)]
+        if None not in stepped and stepped[0] != stepped[1]:
+            sides = ("base", "raw") if stepped[0] else ("raw", "base")
+            self.notes.append(
+                f"step {base.number}: {sides[0]}'s optimizer stepped and {sides[1]}'s did not: {UNSTEPPED}"
+            )
         if base.extra.get("repeats") is False:
             self.notes.append("base did something else when it was run again: what is rounding goes by dtype")
         noise = self._scaled(noise, raw)

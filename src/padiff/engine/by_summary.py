@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,13 +41,13 @@ def by_statistics(base: Stats, raw: Stats, tolerance: Tolerance, *, turned: bool
     """How far two tensors are apart at least; ``turned``: their elements come in different orders."""
     if base.digest == raw.digest and base.shape == raw.shape and base.dtype == raw.dtype:
         return Outcome("equal", None, "equal bit by bit")
-    if base.size != raw.size:
+    if base.size != raw.size and not repeated(base.shape, raw.shape):
         return Outcome("different", "shape", f"base is {list(base.shape)}, raw {list(raw.shape)}")
     kind = kind_of(dtype_named(base.dtype))
     if base.dtype != raw.dtype and not tolerance.narrow:
         return _of_dtypes(base, raw, kind, turned)
     counts = ("nan", "positive_infinite", "negative_infinite")
-    if any(getattr(base, name) != getattr(raw, name) for name in counts):
+    if any(getattr(base, name) * raw.size != getattr(raw, name) * base.size for name in counts):
         return Outcome("different", "nonfinite", "NaN or infinities on one side that the other does not have")
     rms = base.l2 / math.sqrt(base.finite) if base.finite else 0.0
     apart = _least(base, raw, rms, ordered=not turned and base.shape == raw.shape)
@@ -59,6 +60,12 @@ def by_statistics(base: Stats, raw: Stats, tolerance: Tolerance, *, turned: bool
         return Outcome("rounding", None, f"statistics apart by {relative}", numbers, allowed, tolerance.predicted)
     message = f"statistics apart by at least {relative}, allowed {allowed:.1e}"
     return Outcome("different", "values", message, numbers, allowed, tolerance.predicted)
+
+
+def repeated(base: Sequence[int], raw: Sequence[int]) -> bool:
+    """Whether one of two tensors may be the other, repeated along axes of which it has one element."""
+    one, other = sorted((base, raw), key=math.prod)
+    return len(one) == len(other) and all(a in (1, b) for a, b in zip(one, other, strict=True)) and 0 not in other
 
 
 def _of_dtypes(base: Stats, raw: Stats, kind: Kind, turned: bool) -> Outcome:
@@ -75,7 +82,8 @@ def _of_dtypes(base: Stats, raw: Stats, kind: Kind, turned: bool) -> Outcome:
 def _least(base: Stats, raw: Stats, rms: float, *, ordered: bool) -> float:
     """A lower bound of the root mean square error, near it where elements were sampled."""
     root = math.sqrt(base.finite) if base.finite else 1.0
-    found = [abs(raw.l2 - base.l2) / root, abs(raw.mean - base.mean)]
+    raw_l2 = raw.l2 if raw.size == base.size else raw.l2 * math.sqrt(base.size / raw.size)
+    found = [abs(raw_l2 - base.l2) / root, abs(raw.mean - base.mean)]
     extremes = [abs(raw.minimum - base.minimum), abs(raw.maximum - base.maximum)]
     if ordered and len(base.sample) == len(raw.sample) and base.sample:
         one, other = np.array(base.sample), np.array(raw.sample)

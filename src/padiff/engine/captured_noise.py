@@ -21,7 +21,7 @@ from padiff.engine.local_comparing import Key
 from padiff.engine.rehearsal import Rehearsal, most_held, repeatable
 from padiff.engine.samples import Samples, sampled
 from padiff.engine.stored import numbered_slots
-from padiff.records import Array, Noise
+from padiff.records import Array, Noise, Value
 from padiff.report.progress import stages
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class CapturedNoise:
         self._rehearsal = Rehearsal(self._live, args, kwargs, weights=moves, listener=listener, ops=capture.ops)
         self._sink.bordered = self._first and capture.holds
 
-    def came_back(self, name: str, gradient: Any) -> None:
+    def came_back(self, name: str, gradient: Value) -> None:
         """Backward starts from something that the model's first call returned."""
         if self._rehearsal is not None and name not in self._rehearsal.gradients:
-            self._rehearsal.gradients[name] = np.array(self._adapter.to_numpy(gradient))
+            self._rehearsal.gradients[name] = np.array(gradient.numpy())
 
-    def made(self, path: str, gradient: Any) -> None:
+    def made(self, path: str, gradient: Value) -> None:
         """Backward has made the gradient of a parameter."""
-        few = sampled(Held(self._adapter, gradient))
+        few = sampled(gradient)
         self._made[path] = self._made[path] + few if path in self._made else few
 
     def before_update(self, gradients: Mapping[str, Held]) -> None:

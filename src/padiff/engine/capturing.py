@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from padiff.engine.alongside import Alongside
 from padiff.engine.dumping import TraceWriter, ranks_here
 from padiff.engine.randomness import looks_random
 from padiff.engine.running import Running
+from padiff.errors import ArgumentError
 from padiff.frameworks.compiled import sealed
 from padiff.frameworks.tree import LiveTree
 from padiff.report.progress import stages
@@ -48,7 +50,7 @@ class Capture:
         randomness: Literal["replay", "own"] = "replay",
         progress: bool | None = None,
     ) -> None:
-        rank, ranks = ranks_here()
+        rank, ranks = ranks_here(live.adapter)
         self.path = Path(to) if ranks == 1 else Path(to) / f"rank_{rank}"
         """Where the dump will be: one process writes one dump."""
         self.steps: list[int] = []
@@ -79,8 +81,9 @@ class Capture:
         self._writer: TraceWriter | None = None
         self._running: Running | None = None
         self._depth = 0
-        self.busy = False
-        """The model runs on padiff's own account."""
+        self._own_runs = 0
+        self._modules: frozenset[int] = frozenset()
+        self._process = os.getpid()
         self.statistics: RunningStatistics | None = None
         self.trained = False
         """Whether the weights may have changed since they were last written."""
@@ -90,7 +93,10 @@ class Capture:
     # --- the block
 
     def __enter__(self) -> Capture:
+        if self._writer is not None:
+            raise ArgumentError("this capture has had its block already", "call padiff.capture again, for another dump")
         self.live.forget()
+        self._modules = frozenset(map(id, self.live.modules))
         self.draws = looks_random(self.live)
         if sealed(self.live, eager=False):  # nobody hears what compiled code draws
             self.keeps_draws = self.listens = False
@@ -98,9 +104,11 @@ class Capture:
         self._writer = TraceWriter(
             self.live, self.path, kind=self._kind, overwrite=self._overwrite, only=self.only, extra=extra
         )
+        _active.append(self)
+        self._stack.callback(_active.remove, self)
         try:
             if self.alongside is not None:
-                with stages(self.progress) as shown:
+                with stages(self.progress) as shown, self.alone():
                     shown.now("matching base")
                     self.alongside.start()
             adapter = self.live.adapter
@@ -109,6 +117,9 @@ class Capture:
                 self._stack.callback(handle.remove)
             for handle in adapter.attach([self.live.model], self._enter, self._leave, self._fail):
                 self._stack.callback(handle.remove)
+            watch_scaling = getattr(adapter, "watch_scaling", None)
+            if watch_scaling is not None:
+                self._stack.enter_context(watch_scaling(self._scaled))
             if self.optimizer is not None:
                 self._stack.enter_context(self._told())
         except BaseException:
@@ -122,6 +133,8 @@ class Capture:
     ) -> None:
         assert self._writer is not None
         self._stack.close()
+        if os.getpid() != self._process:
+            return
         try:
             if kind is None:
                 self._finish()
@@ -135,6 +148,12 @@ class Capture:
         with stages(self.progress) as shown:
             shown.now("writing the dump")
             self._writer.__exit__(kind, error, traceback)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the model runs on padiff's own account, for this capture or for another that has modules in common;
+        or in a process that was forked inside the block, where nobody writes."""
+        return self._own_runs > 0 or os.getpid() != self._process
 
     def loss(self, value: Any) -> None:
         """Record the loss of the step that is running: a tensor, or a number."""
@@ -190,6 +209,10 @@ class Capture:
         if self._running is not None:
             self._running.stepped = True
 
+    def _scaled(self, factor: float) -> None:
+        if self._running is not None:
+            self._running.scaled(factor)
+
     def _begin(self) -> Running:
         sink = None
         if self._wanted(self.step):
@@ -214,13 +237,24 @@ class Capture:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Inside, calls of the model are padiff's own; they are seen, also if this is a hook."""
-        before, self.busy = self.busy, True
         seen = getattr(self.live.adapter, "seen_again", nullcontext)
+        others = [one for one in (*_active,) if one is not self and not self._modules.isdisjoint(one._modules)]
+        with ExitStack() as stack:
+            for one in (self, *others):
+                stack.enter_context(one._not_its_own(paused=one is not self))
+            stack.enter_context(seen())
+            yield
+
+    @contextmanager
+    def _not_its_own(self, *, paused: bool) -> Iterator[None]:
+        """Inside, nothing that runs is the user's doing; what is being recorded is ``paused``, where another runs."""
+        running = self._running
+        self._own_runs += 1
         try:
-            with seen():
+            with running.paused() if paused and running is not None else nullcontext():
                 yield
         finally:
-            self.busy = before
+            self._own_runs -= 1
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -240,6 +274,8 @@ class Capture:
 
 
 _NONE = object()
+_active: list[Capture] = []
+"""Those whose blocks are open."""
 
 
 def _telling(optimizer: Any, own: Callable[..., Any], told: Sequence[Capture]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from padiff.capture.held import Held
 from padiff.capture.recorder import Recorder
+from padiff.capture.scaling import unscaled
 from padiff.capture.statistics import RunningStatistics
 from padiff.capture.usage import UseWatch
 from padiff.engine.captured_draws import CapturedDraws
@@ -123,6 +124,10 @@ class Running:
         gradients = self._adapter.grad_enabled()
         return Recorder(self._live, gradients=gradients, observer=samples, listener=listener, ops=capture.ops)
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Inside, another's runs of the model are not recorded."""
+        return nullcontext() if self.sink is None else self._recorder.paused()
+
     def broken(self) -> None:
         self._using.close()
         if self.sink is not None:
@@ -171,24 +176,30 @@ class Running:
             return
         self._saw_backward()
         adapter = self._adapter
-        known = self._gradients.get(path)
-        if known is None:
+        known, scale = self._gradients.get(path), self._recorder.log.scale
+        if known is None and scale == 1.0:
             held = Held(adapter, adapter.clone(gradient))
         else:
-            total = np.add(known.numpy(), adapter.to_numpy(gradient))
+            found = np.array(unscaled(Held(adapter, gradient), scale).numpy())
+            total = found if known is None else np.add(known.numpy(), found)
             held = Held(adapter, adapter.to_native(total, like=self._live.model))
         self._gradients[path] = held
 
     def _made_of_parameter(self, path: str, gradient: Any) -> None:
         if not self._capture.busy:
-            self._noise.made(path, gradient)
+            self._noise.made(path, unscaled(Held(self._adapter, gradient), self._recorder.log.scale))
 
     def _of_output(self, name: str, call: int, gradient: Any) -> None:
         if self._capture.busy:
             return
         self._saw_backward()
         if call == 1:
-            self._noise.came_back(name, gradient)
+            self._noise.came_back(name, unscaled(Held(self._adapter, gradient), self._recorder.log.scale))
+
+    def scaled(self, factor: float) -> None:
+        """The loss was multiplied for mixed precision: gradients are seen as they would be without."""
+        if self.sink is not None and not self._capture.busy:
+            self._recorder.log.scale = factor
 
     def _saw_backward(self, _: Any = None) -> None:
         if not self._capture.busy:
@@ -202,15 +213,19 @@ class Running:
         if self.sink is None or self.stepped:
             return
         self._recorder.turn_away()
+        self._take_gradients()
+        with self._lifted():
+            self._rehearse()
+        self._noise.before_update(self._gradients)
+
+    def _take_gradients(self) -> None:
+        """What the parameters hold now."""
         adapter = self._adapter
         for path, parameter in self._live.parameters().items():
             gradient = adapter.gradient(parameter)
             if gradient is not None:
                 self._gradients[path] = Held(adapter, adapter.clone(gradient))
                 self._backward = True
-        with self._lifted():
-            self._rehearse()
-        self._noise.before_update(self._gradients)
 
     @contextmanager
     def _lifted(self) -> Iterator[None]:
@@ -230,9 +245,15 @@ class Running:
         if sink is None:
             return
         self._recorder.turn_away()
-        self._rehearse()
+        unstepped = capture.optimizer is not None and not self.stepped and self._backward
+        if unstepped:  # skipped by a scaler, or the block ends before
+            self._extra["optimizer_stepped"] = False
+            self._take_gradients()
+        with self._lifted() if unstepped else nullcontext():
+            self._rehearse()
         parameters = self._live.parameters()
-        gradients = {path: self._gradients.get(path) for path in parameters} if self._backward else {}
+        known = self._backward and bool(self._gradients or not unstepped)  # cleared before anybody looked
+        gradients = {path: self._gradients.get(path) for path in parameters} if known else {}
         calls = self._recorder.seen()
         if self.loss is not None:
             sink.step.loss(self.loss)
@@ -245,6 +266,8 @@ class Running:
             self._write_moments(sink, capture.optimizer)
         assert capture.statistics is not None
         buffers = self._dumped(capture.statistics.after_step(calls))
+        if self._recorder.autocast is not None:
+            self._extra["autocast"] = self._recorder.autocast
         if capture.statistics.unseen:
             self._extra["statistics_unseen"] = True
         sink.end(

@@ -9,6 +9,9 @@ from typing import Any
 from padiff.errors import ArgumentError
 from padiff.records import ModuleTree
 
+NO_STEP = "nothing was run while it was captured, or no step that steps= and every= ask for"
+"""What to think of a dump without steps."""
+
 
 def wanted_steps(steps: Any, every: Any) -> Callable[[int], bool]:
     """Whether a step is dumped: ``steps`` is how many, or which; ``every`` takes one of so many."""
@@ -27,6 +30,8 @@ def wanted_steps(steps: Any, every: Any) -> Callable[[int], bool]:
         wrong = [step for step in chosen if not isinstance(step, int) or isinstance(step, bool) or step < 0]
         if wrong:
             raise ArgumentError(f"steps holds {wrong[0]!r}, expected numbers of steps, counted from 0")
+        if not chosen:
+            raise ArgumentError("steps is empty, expected numbers of steps, counted from 0", "leave it out to dump all")
         return lambda step: step in chosen and step % every == 0
     raise ArgumentError(
         f"steps is a {type(steps).__name__}, expected how many steps, or their numbers",
@@ -50,4 +55,6 @@ def wanted_nodes(only: Any, tree: ModuleTree) -> frozenset[int] | None:
             hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "paths are the model's own dotted names"
             raise ArgumentError(f"only names {path!r}, which {tree.name} does not have", hint)
         found.update(tree.subtree(nodes[path].index))
+    if not found:
+        raise ArgumentError("only is empty, expected paths of modules", "leave it out to dump all")
     return frozenset(found)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from padiff.align import CallPairing, pair_slots, tag_key, tags_of
+from padiff.compare.arrays import missing
 from padiff.compare.given import as_given
-from padiff.engine.by_summary import judged
+from padiff.engine.by_summary import judged, repeated
 from padiff.engine.job import Job
 from padiff.engine.replay import in_order
 from padiff.engine.summed_ops import SummedOps
@@ -97,7 +98,7 @@ class Summaries:
             expected = None if place is None else base.gradients.get(place[0])
             if place is None:
                 ops.on_gradient(number, gradient, base.gradients, self._allowed)
-            elif expected is not None and _summed(gradient) and _summed(expected):
+            elif expected is not None and _one_size(expected, gradient) and _summed(gradient) and _summed(expected):
                 outcome = judged(expected, gradient, self._allowed(place[0], gradients=True))
                 found.append(replace(place[1], phase="backward", outcome=outcome))
         alone += [
@@ -152,11 +153,18 @@ class Summaries:
                 continue
             if source.interleaved is not None or (source.permute and "hash" in _kinds(base, raw)):
                 continue
-            one, other = base.get(source.path), raw.get(entry.path)
-            if one is None or other is None or not (_summed(one) and _summed(other)):
+            if source.path not in base or entry.path not in raw:
                 continue
-            turned, sums = bool(source.permute), phase != "weight"
-            outcome = self._outcome(one, other, noise.get(source.path), sums=sums, turned=turned)
+            one, other = base[source.path], raw[entry.path]
+            if one is None and other is None:
+                continue
+            if one is None or other is None:
+                outcome = missing("base has it, raw has none" if other is None else "raw has it, base has none")
+            elif _summed(one) and _summed(other):
+                turned, sums = bool(source.permute), phase != "weight"
+                outcome = self._outcome(one, other, noise.get(source.path), sums=sums, turned=turned)
+            else:
+                continue
             owners = [(path.rpartition(".")[0], path.rpartition(".")[2]) for path in (source.path, entry.path)]
             kinds = [tree[owner].kind if owner in tree else "" for tree, (owner, _) in zip(trees, owners, strict=True)]
             (base_path, _), (raw_path, name) = owners
@@ -188,6 +196,11 @@ class Summaries:
 
 def _kinds(*sides: Mapping[str, Value | None]) -> set[str]:
     return {value.kind for side in sides for value in side.values() if isinstance(value, StoredValue)}
+
+
+def _one_size(base: Value, raw: Value) -> bool:
+    """Gradients of what only one side repeats are a sum there."""
+    return base.shape == raw.shape or not repeated(base.shape, raw.shape)
 
 
 def _summed(value: Value) -> bool:

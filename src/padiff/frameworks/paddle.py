@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 
+from padiff.errors import ArgumentError
 from padiff.frameworks import (
     containers,
     paddle_arrays,
@@ -72,6 +73,13 @@ class PaddleAdapter:
         own = module._parameters
         if not own or paddle_loaded.is_loaded(module):
             return []
+        bare = [n for n, p in own.items() if p is not None and p.size and not p._is_initialized() and not p.is_dist()]
+        if bare:
+            raise ArgumentError(
+                f"the {bare[0]} of a {type(module).__name__} of the model was made under LazyGuard: "
+                "it has a shape and no data",
+                "initialise its parameters first: for p in model.parameters(): p.initialize()",
+            )
         return [(n, p) for n, p in own.items() if p is not None and (n not in _STATISTICS or not p.stop_gradient)]
 
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:

@@ -86,7 +86,15 @@ class TorchAdapter:
                 f"a {type(module).__name__} of the model has no {lazy[0]} yet: it is made when the layer first runs",
                 "run the model once on an example before comparing it",
             )
-        return [(name, p) for name, p in module._parameters.items() if p is not None]
+        found = [(name, p) for name, p in module._parameters.items() if p is not None]
+        bare = [name for name, p in found if p.is_meta]
+        if bare:
+            raise ArgumentError(
+                f"the {bare[0]} of a {type(module).__name__} of the model is on the device meta: "
+                "it has a shape and no data",
+                'model.to_empty(device="cpu") gives it memory; load or initialise its weights then',
+            )
+        return found
 
     def own_buffers(self, module: Any) -> list[tuple[str, Any]]:
         return [(name, b) for name, b in module._buffers.items() if b is not None]

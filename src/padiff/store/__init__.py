@@ -3,6 +3,7 @@
 from padiff.store.draws import StoredDraw
 from padiff.store.facts import Facts
 from padiff.store.nested import Opaque
+from padiff.store.paths import folder_given
 from padiff.store.places import dumps_below, place
 from padiff.store.reader import Dump, StepDump
 from padiff.store.statistics import Gap, Stats, gap, statistics
@@ -27,6 +28,7 @@ __all__ = [
     "StoredDraw",
     "StoredValue",
     "dumps_below",
+    "folder_given",
     "gap",
     "place",
     "statistics",

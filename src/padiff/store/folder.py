@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import secrets
 import shutil
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from padiff.errors import DumpError
 from padiff.store.files import explained, is_ours
@@ -18,6 +20,8 @@ if sys.platform != "win32":
 
 _SWAP = 2  # RENAME_EXCHANGE of Linux's renameat2, RENAME_SWAP of macOS' renamex_np
 _HERE = -100  # AT_FDCWD
+_LONGEST = 200
+"""Bytes of a name that something can be added to."""
 _YOUNG = 5.0
 """Seconds in which a folder may still be on its way to being locked."""
 
@@ -28,8 +32,9 @@ class PartialFolder:
     def __init__(self, final: Path, overwrite: bool) -> None:
         self._overwrite = overwrite
         self._lock: int | None = None
-        with explained(f"cannot write a dump to {final}"):
-            self._final = final.resolve()
+        with explained(f"cannot write a dump to {final}", "name another folder"):
+            self._final = _resolved(final)
+            _check_movable(self._final)
             check_free(self._final, overwrite)
             self._final.parent.mkdir(parents=True, exist_ok=True)
             _sweep(self._final)
@@ -43,9 +48,9 @@ class PartialFolder:
             _sync_folder(self.path)
             try:
                 check_free(self._final, self._overwrite)
-            except DumpError as error:
+                replaced = _move(self.path, self._final)
+            except (DumpError, OSError) as error:
                 self._set_aside(error)
-            replaced = _move(self.path, self._final)
             _sync_folder(self._final.parent)
         self._unlock()
         if replaced is not None:
@@ -56,17 +61,46 @@ class PartialFolder:
         shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()
 
-    def _set_aside(self, error: DumpError) -> None:
-        """Something took the place while the dump was written: the dump is whole, and is kept beside it."""
-        aside = self._final.parent / f"{self._final.name}.new-{secrets.token_hex(3)}"
+    def _set_aside(self, error: DumpError | OSError) -> NoReturn:
+        """The place cannot be taken, or was while the dump was written: the dump is whole, and is kept beside it."""
+        aside = self._final.parent / f"{_short(self._final)}.new-{secrets.token_hex(3)}"
         self.path.rename(aside)
         self._unlock()
-        raise DumpError(f"{error.message}; it appeared while this dump was written, which is at {aside}", error.hint)
+        if isinstance(error, DumpError):
+            told = f"{error.message}; it appeared while this dump was written, which is at {aside}"
+            raise DumpError(told, error.hint) from None
+        raise DumpError(
+            f"cannot put the dump to {self._final}: {error.strerror or error}; it is whole, and at {aside}"
+        ) from error
 
     def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _resolved(final: Path) -> Path:
+    try:
+        return final.resolve()
+    except RuntimeError:  # what Python before 3.13 makes of it
+        raise DumpError(
+            f"cannot write a dump to {final}: it is a link that leads to itself", "name another folder"
+        ) from None
+
+
+def _check_movable(final: Path) -> None:
+    """A dump is renamed to its place when it is whole: there must be no harm in that, and it must be possible."""
+    if final.is_mount():
+        raise DumpError(f"cannot write a dump to {final}: a file system is mounted there", "name a folder inside it")
+    if _is_here(final):
+        raise DumpError(f"cannot write a dump to {final}: it is the current directory", "name a folder inside it")
+
+
+def _is_here(final: Path) -> bool:
+    try:
+        return final.samefile(os.curdir)
+    except OSError:  # one of them is not there
+        return False
 
 
 def check_free(final: Path, overwrite: bool) -> None:
@@ -98,7 +132,7 @@ def _move(new: Path, final: Path) -> Path | None:
     if _swapped(new, final):
         return new
     # Between these two renames a kill would leave the old dump under its other name, whole.
-    old = final.parent / f"{final.name}.old-{secrets.token_hex(3)}"
+    old = final.parent / f"{_short(final)}.old-{secrets.token_hex(3)}"
     final.rename(old)
     try:
         new.rename(final)
@@ -123,7 +157,16 @@ def _swapped(first: Path, second: Path) -> bool:
 
 
 def _prefix(final: Path) -> str:
-    return f".{final.name}.partial-"
+    return f".{_short(final)}.partial-"
+
+
+def _short(final: Path) -> str:
+    """The name, or the part of it that leaves room for what is added to it; bytes are what file systems count."""
+    name = os.fsencode(final.name)
+    if len(name) <= _LONGEST:
+        return final.name
+    digest = hashlib.blake2b(name, digest_size=6).hexdigest()
+    return f"{os.fsdecode(name[: _LONGEST - 24])}.{digest}".encode(errors="ignore").decode()
 
 
 def _locked(folder: Path) -> int | None:

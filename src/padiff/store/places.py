@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from padiff.errors import DumpError
-from padiff.store.files import INDEX, explained
+from padiff.store.files import INDEX, MADE_ANEW, explained, is_ours
 
 _STEP = re.compile(r"step_(0|[1-9]\d{0,17})\Z", re.ASCII)
 _RANK = re.compile(r"rank_(0|[1-9]\d{0,17})\Z", re.ASCII)
@@ -25,7 +25,8 @@ def dumps_below(root: str | Path) -> dict[tuple[int | None, int | None], Path]:
     folder = Path(root)
     with explained(f"cannot read {folder}"):
         if not folder.is_dir():
-            raise DumpError(f"there is no folder {folder}")
+            told = f"{folder} is a file; a dump is a folder" if folder.exists() else f"there is no folder {folder}"
+            raise DumpError(told, "name the folder that padiff.capture or try_dump wrote")
         if (folder / INDEX).exists():
             return {(None, None): folder}
         found: dict[tuple[int | None, int | None], Path] = {}
@@ -36,7 +37,11 @@ def dumps_below(root: str | Path) -> dict[tuple[int | None, int | None], Path]:
             found.update({(step, rank): path for rank, path in ranks})
         found.update({(None, rank): path for rank, path in _numbered(folder, _RANK)})
     if not found:
-        raise DumpError(f"{folder} holds no dump, and no folders step_<n> or rank_<r>")
+        if any(is_ours(entry.name) for entry in folder.iterdir()):
+            raise DumpError(f"the dump {folder} is half-written or torn apart: {INDEX} is missing", MADE_ANEW)
+        raise DumpError(
+            f"{folder} holds no dump, and no folders step_<n> or rank_<r>", "name the folder that holds index.json"
+        )
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,6 +88,7 @@ class DumpWriter:
         self._laid_bytes = 0
         self._adding = threading.Lock()
         self._ended = False
+        self._process = os.getpid()
 
     # --- tensors and steps
 
@@ -191,8 +193,8 @@ class DumpWriter:
             raise
 
     def abort(self) -> None:
-        """Give the dump up: nothing of it remains, and what was at its place stays."""
-        if not self._ended:
+        """Give the dump up: nothing of it remains, and what was at its place stays. Not for a forked process to do."""
+        if not self._ended and os.getpid() == self._process:
             self._end_threads()
             self._folder.discard()
 
@@ -219,6 +221,10 @@ class DumpWriter:
         self._files.settle()
 
     def _check_open(self) -> None:
+        if os.getpid() != self._process:  # the threads that write are in the other
+            raise DumpError(
+                f"the dump {self.path} belongs to the process that began it", "a forked one adds nothing to it"
+            )
         if self._ended:
             raise self._over()
 
