@@ -16,10 +16,11 @@ from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.gallery import Gallery
+from padiff.engine.inherited import not_made_of, without_inherited
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
-from padiff.engine.settle import least_of_parameters, settle, unsettled, without_inherited, without_prediction
+from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
 from padiff.engine.state import State
 from padiff.engine.where_they_lie import gap
 from padiff.records import (
@@ -149,7 +150,7 @@ def localise(
         faults = [fault for fault in faults if fault.phase == "forward"]
     if run.lost and any(fault.phase == "forward" for fault in faults):
         faults = [fault for fault in faults if fault.phase == "forward"]
-    faults = not_made_of(faults, run.unreplaced, {call.index: call.parent for call in found.calls})
+    faults = not_made_of(faults, run.unreplaced, found.calls)
     feeder = feeder_of(reference, pairing, beside)
     scenes = Scenes(
         job,
@@ -177,26 +178,6 @@ def localise(
         tuple(left),
         run.unreplaced,
     )
-
-
-def not_made_of(faults: list[Fault], unreplaced: frozenset[int], parents: Mapping[int, int]) -> list[Fault]:
-    """Without gradients in calls that return something wrong which went on as it was, or around them."""
-    if not unreplaced:
-        return faults
-
-    def around(index: int) -> set[int]:
-        found: set[int] = set()
-        while index in parents:
-            found.add(index)
-            index = parents[index]
-        return found
-
-    outer = set[int]().union(*map(around, unreplaced))
-    return [
-        fault
-        for fault in faults
-        if fault.phase == "forward" or not (fault.raw.index in outer or around(fault.raw.index) & unreplaced)
-    ]
 
 
 def reference_of(

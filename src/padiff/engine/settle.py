@@ -16,7 +16,7 @@ from padiff.compare.measure import rms
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.local_comparing import Key
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import Call, Comparison, Fault, Outcome
+from padiff.records import Comparison, Fault, Outcome
 
 
 def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float]:
@@ -39,20 +39,6 @@ def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float
                 if path in squares:
                     squares[path] += moved / spec.shape[0]
     return {path: math.sqrt(square) for path, square in squares.items()}
-
-
-def without_inherited(faults: Iterable[Fault], comparisons: Iterable[Comparison], calls: Iterable[Call]) -> list[Fault]:
-    """Without what calls send back wrong because of a call inside that is wrong in forward, and whose own gradient
-    could not be told from that of others: one of three projections that base computes in one."""
-    parents = {call.index: call.parent for call in calls}
-    told = {one.raw_call for one in comparisons if (one.phase, one.role) == ("backward", "input")}
-    faults, around = list(faults), set[int]()
-    for fault in faults:
-        index, followed = fault.raw.index, any(slot.tracked for slot in fault.raw.inputs)
-        while fault.phase == "forward" and followed and fault.raw.index not in told and index in parents:
-            index = parents[index]
-            around.add(index)
-    return [fault for fault in faults if fault.phase != "backward" or fault.between or fault.raw.index not in around]
 
 
 def unsettled(faults: Sequence[Fault], state: Iterable[Comparison]) -> bool:
