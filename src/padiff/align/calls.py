@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -133,6 +133,10 @@ class CallPairing:
         """Whether two calls are of classes of one name, whose parts have the same names and classes: one author drew
         the borders of both, however they are wrapped."""
         return base.kind == raw.kind and _parts(self._trees["base"], base) == _parts(self._trees["raw"], raw)
+
+    def sort(self, base: Call, raw: Call) -> Hashable:
+        """Equal for pairs of calls of the same two classes with the same parts: the blocks of two models."""
+        return base.kind, raw.kind, *(tuple(_parts(self._trees[s], c)) for s, c in (("base", base), ("raw", raw)))
 
     def candidates_after(self, base: Call) -> list[Call]:
         """Calls of leaves without tensors that follow a call of base, up to the next that holds some."""

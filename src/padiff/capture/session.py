@@ -20,6 +20,7 @@ from padiff.capture.state import (
     random_state,
     restore_random_state,
     saved_buffers,
+    spared_collector,
 )
 from padiff.capture.statistics import RunningStatistics, Update
 from padiff.errors import ArgumentError
@@ -97,9 +98,19 @@ class Session:
 
         A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded, too, ``ops``
         which ops of modules' own code are."""
-        with self.begun(
-            step, arguments, loss_fn=loss_fn, backward=backward, observer=observer, feeder=feeder, hooks=hooks, ops=ops
-        ) as running:
+        with (
+            spared_collector(),
+            self.begun(
+                step,
+                arguments,
+                loss_fn=loss_fn,
+                backward=backward,
+                observer=observer,
+                feeder=feeder,
+                hooks=hooks,
+                ops=ops,
+            ) as running,
+        ):
             running.forward()
             return running.backward()
 

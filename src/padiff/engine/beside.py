@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Protocol
 
 from padiff.align import CallPairing, tag_key, tags_of
 from padiff.compare.layouts import agree_in_any_layout
+from padiff.engine.doubts import CONTAINERS
 from padiff.engine.partners import Partners
 from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
 
@@ -55,6 +56,10 @@ class Beside(Protocol):
         """Whether they may begin at different places, too."""
         ...
 
+    def begun_alike(self, base: Call, raw: Call) -> None:
+        """They were given the same first: others of their sort begin at the same place."""
+        ...
+
 
 class Itself:
     """Base beside itself."""
@@ -94,6 +99,9 @@ class Itself:
 
     begins_elsewhere = loose
 
+    def begun_alike(self, base: Call, raw: Call) -> None:
+        pass
+
 
 class Other:
     """Raw beside base."""
@@ -101,6 +109,8 @@ class Other:
     def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
         self._pairing, self._tree = pairing, base_tree
         self._partners = Partners(pairing, base_tree, tolerance)
+        self._alike: set[Hashable] = set()
+        """Sorts of calls that are known to begin at the same place."""
 
     def at_start(self, call: Call) -> Call | None:
         base = self._pairing.base_call(call)
@@ -144,11 +154,24 @@ class Other:
     def begins_elsewhere(self, base: Call, raw: Call) -> bool:
         if self._pairing.alike or raw.parent < 0 or not self._holds(self._tree.nodes[base.node]):
             return False
-        return not self._pairing.same_inside(base, raw)
+        return not self._pairing.same_inside(base, raw) and self._pairing.sort(base, raw) not in self._alike
+
+    def begun_alike(self, base: Call, raw: Call) -> None:
+        if not self._pairing.alike and base.kind not in CONTAINERS and raw.kind not in CONTAINERS:
+            self._alike.add(self._pairing.sort(base, raw))
 
     def _holds(self, node: ModuleNode) -> bool:
         """Whether it is there for the modules in it, and not a layer of its own."""
         return bool(node.children) and not node.atomic
+
+
+def resized(base: Call, raw: Call) -> bool:
+    """Whether a call is given more or less than base's, and returns more or less: one author pads before a convolution,
+    the other has it pad and crops after it. If that is wrong, something later will be."""
+    if not (base.inputs and raw.inputs and base.outputs and raw.outputs):
+        return False
+    firsts = ((base.inputs[0].value, raw.inputs[0].value), (base.outputs[0].value, raw.outputs[0].value))
+    return all(math.prod(one.shape) != math.prod(other.shape) for one, other in firsts)
 
 
 def _same(base: Slot, raw: Slot) -> bool:

@@ -46,6 +46,8 @@ class Blame:
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._idle: set[Sort] = set()
         """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
+        self.unreplaced: set[int] = set()
+        """Raw calls that were found to be wrong later than they ended: what they returned went on as it was."""
         self._left = False
         """Something doubtful turned out to be wrong."""
         self.passed_on: set[int] = set()
@@ -76,8 +78,11 @@ class Blame:
             if slot.origin == slot.tensor and slot.tensor not in given:
                 self._made_alone.setdefault(slot.tensor, call)
 
-    def judged(self, call: Call) -> None:
-        """All that a call returned was seen; where it is right, what the call was given besides does not matter."""
+    def judged(self, call: Call, *, right: bool) -> None:
+        """All that a call returned was seen; where nothing was found, what the call was given besides does not matter.
+        ``right`` says that all of it is base's."""
+        if right:
+            self.doubts.outlive(call)
         if call.index not in self.faulty:
             self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
 
@@ -203,7 +208,9 @@ class Blame:
         elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left():
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
-            self._accuse_now(call, self.doubts.confirmed())
+            doubt = self.doubts.confirmed()
+            self.unreplaced.add(doubt.raw.index)
+            self._accuse_now(call, doubt)
             self._left = True
         elif self._left and call.parent < 0 and phase == "forward":
             pass  # what was found wrong in a doubtful place was never replaced, and may have come here

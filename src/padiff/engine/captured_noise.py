@@ -18,7 +18,8 @@ from padiff.engine.drift import UNCERTAIN, uncertain_part
 from padiff.engine.dumping import StepSink
 from padiff.engine.local import Reference
 from padiff.engine.local_comparing import Key
-from padiff.engine.rehearsal import Rehearsal, Samples, most_held, repeatable, sampled
+from padiff.engine.rehearsal import Rehearsal, most_held, repeatable
+from padiff.engine.samples import Samples, sampled
 from padiff.engine.stored import numbered_slots
 from padiff.records import Array, Noise, Value
 from padiff.report.progress import stages

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from padiff.engine.calls_met import CallsMet
-from padiff.records import Call, Fault, Slot
+from padiff.records import Array, Call, Fault, Slot
 
 CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
 """Hold whatever they are given: two of them are not alike."""
@@ -20,6 +20,8 @@ class Doubts:
         self._met = met
         self._open: list[Fault] = []
         """If they are wrong, something later will be."""
+        self._outlived: list[Fault] = []
+        """Those that a call around them returned the right thing after."""
         self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
         """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
 
@@ -43,6 +45,23 @@ class Doubts:
         """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was
         right then."""
         self._open = [fault for fault in self._open if not _told_by(fault, one, other)]
+
+    def outlive(self, call: Call) -> None:
+        """A call returned the right thing: what was doubtful inside just ends elsewhere."""
+        if self._open:
+            inside = {id(doubt) for doubt in self._open if self._met.inside(doubt.raw, call)}
+            self._outlived += [doubt for doubt in self._open if id(doubt) in inside]
+            self._open = [doubt for doubt in self._open if id(doubt) not in inside]
+
+    def goes_on(self, call: Call) -> None:
+        """A call is given what base's was: one before it that merely returned more or less just ends elsewhere."""
+        if self._open:
+            beside = call.parent
+            self._open = [
+                doubt
+                for doubt in self._open
+                if doubt.comparison.outcome.reason != "shape" or doubt.raw.parent != beside
+            ]
 
     def returned(self, other: Slot) -> Fault | None:
         """What is in doubt of a tensor of raw: the call that returned it, or one inside of that."""
@@ -68,13 +87,14 @@ class Doubts:
         for earlier in reversed(self._open[:place]):
             if not self._met.inside(earlier.raw, found.raw):
                 break
-            found = earlier
+            if not _normalises(earlier):
+                found = earlier
         return found
 
     def unlike_their_likes(self) -> list[Fault]:
         """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
         even if nothing after it shows (an order that a mean forgets)."""
-        pending = {id(doubt) for doubt in self._open}
+        pending = {id(doubt) for doubt in (*self._open, *self._outlived)}
         found: list[Fault] = []
         for (kind, _), seen in self._likes.items():
             wrong = [fault for fault in seen if fault is not None]
@@ -91,6 +111,30 @@ def _rectifies(fault: Fault) -> bool:
         return False
     least = 1e-4 * float(np.abs(base).max())
     return any(float(np.abs(np.maximum(one, 0) - other).max()) <= least for one, other in ((base, raw), (raw, base)))
+
+
+def _normalises(fault: Fault) -> bool:
+    """Whether one side returns scores and the other what a softmax or a sigmoid makes of them: there the other's own
+    code does that."""
+    base, raw = fault.expected, fault.found
+    if (
+        base is None
+        or raw is None
+        or base.shape != raw.shape
+        or base.dtype.kind != "f"
+        or not (base.size and base.ndim)
+    ):
+        return False
+    return any(_normalised(one, other) for one, other in ((base, raw), (raw, base)))
+
+
+def _normalised(scores: Array, shares: Array) -> bool:
+    if not (float(shares.min()) >= 0 and float(shares.max()) <= 1 and np.isfinite(scores).all()):
+        return False
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    soft = raised / raised.sum(-1, keepdims=True)
+    single = 0.5 * (1 + np.tanh(0.5 * scores))
+    return any(float(np.abs(made - shares).max()) <= 1e-4 for made in (soft, single))
 
 
 def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:

@@ -16,7 +16,7 @@ from padiff.align import pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
-from padiff.engine.beside import Beside
+from padiff.engine.beside import Beside, resized
 from padiff.engine.blame import Blame
 from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
@@ -101,6 +101,11 @@ class LocalRun:
         """Whether something could not be replaced: what differs from there on may come from there."""
         return self._blame.lost
 
+    @property
+    def unreplaced(self) -> frozenset[int]:
+        """Raw calls that return something wrong which went on as it was."""
+        return frozenset(self._blame.unreplaced)
+
     # --- forward
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
@@ -122,6 +127,9 @@ class LocalRun:
             if outcome.agrees:
                 self._blame.doubts.dispel(one, other)
                 self._blame.right.add((call.index, other.origin))
+                if other is call.inputs[0]:
+                    self._beside.begun_alike(base, call)
+                    self._blame.doubts.goes_on(call)
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
             if arranged is None or not may_replace(arranged, other.value):
@@ -186,18 +194,19 @@ class LocalRun:
         self._blame.met.began(base, call)
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
-        loose = self._beside.loose(base, call) and call.parent >= 0
+        loose = call.parent >= 0 and (self._beside.loose(base, call) or (self._loosely and resized(base, call)))
         misled = False
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
-        met, moved = False, self._moved if loose and not misled else None
+        met, right, moved = False, True, self._moved if loose and not misled else None
         for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
             if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):
                 continue
             met = True
             kind = "beside" if misled or (loose and place) else "doubtful" if loose else "output"
             outcome, arranged = self.compared.compare("forward", "output", base, call, one, other, kind)
+            right = right and outcome.agrees
             if outcome.agrees:
                 self._blame.doubts.dispel(one, other)
                 if kind == "doubtful":
@@ -216,7 +225,7 @@ class LocalRun:
             self._replace(feeds, one, other, arranged, see, stopped=stopped)
         if moved is not None and not met:
             moved.returned(base, call, feeds)
-        self._blame.judged(call)
+        self._blame.judged(call, right=met and right)
         return feeds
 
     def tagged(self, call: Call) -> Mapping[int, Feed]:

@@ -56,6 +56,8 @@ class Located:
     """A tensor of another shape could not be replaced: gradients that differ may differ for that alone."""
     buffers: tuple[Mapping[str, Value], ...] = ()
     """What the runs of base and of raw left in them, where that was asked for."""
+    unreplaced: frozenset[int] = frozenset()
+    """Raw calls that return something wrong which went on as it was."""
 
 
 def localise(
@@ -147,6 +149,7 @@ def localise(
         faults = [fault for fault in faults if fault.phase == "forward"]
     if run.lost and any(fault.phase == "forward" for fault in faults):
         faults = [fault for fault in faults if fault.phase == "forward"]
+    faults = not_made_of(faults, run.unreplaced, {call.index: call.parent for call in found.calls})
     feeder = feeder_of(reference, pairing, beside)
     scenes = Scenes(
         job,
@@ -172,7 +175,28 @@ def localise(
         noise,
         run.lost,
         tuple(left),
+        run.unreplaced,
     )
+
+
+def not_made_of(faults: list[Fault], unreplaced: frozenset[int], parents: Mapping[int, int]) -> list[Fault]:
+    """Without gradients in calls that return something wrong which went on as it was, or around them."""
+    if not unreplaced:
+        return faults
+
+    def around(index: int) -> set[int]:
+        found: set[int] = set()
+        while index in parents:
+            found.add(index)
+            index = parents[index]
+        return found
+
+    outer = set[int]().union(*map(around, unreplaced))
+    return [
+        fault
+        for fault in faults
+        if fault.phase == "forward" or not (fault.raw.index in outer or around(fault.raw.index) & unreplaced)
+    ]
 
 
 def reference_of(

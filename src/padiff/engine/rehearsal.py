@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
-from padiff.capture.held import HostValue
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
-from padiff.capture.recorder import Observer
 from padiff.capture.replay import Replay, itself
 from padiff.capture.session import Session
 from padiff.capture.state import random_state, saved_buffers
@@ -30,14 +28,12 @@ from padiff.engine.drift import relative_steps
 from padiff.engine.job import Job
 from padiff.engine.local import Reference
 from padiff.engine.localise import reference_of, shaken_reference
+from padiff.engine.samples import Samples, few_of, sampled, sampled_gap
 from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Noise, Tolerance, Value
-from padiff.store.statistics import positions
 
-SAMPLED = 4096
-"""Elements of a tensor by which two runs are held against each other."""
 ALWAYS_HELD = 4 << 30
 """Bytes of a step that may be held in memory to see the borders of its calls; more where a quarter of what is free
 allows."""
@@ -58,73 +54,6 @@ def most_held() -> int:
     except (AttributeError, OSError, ValueError):  # not everywhere
         return ALWAYS_HELD
     return max(ALWAYS_HELD, free // 4)
-
-
-class Samples:
-    """An observer that keeps some elements of everything, and passes everything on."""
-
-    def __init__(self, inner: Observer | None = None, base: Samples | None = None, *, kept: bool = True) -> None:
-        self._inner, self._kept = inner, kept
-        self._base = base
-        """Where given, gaps to these are taken, and nothing is kept."""
-        self.tensors: dict[int, Array] = {}
-        self.gradients: dict[int, Array] = {}
-        self.parameters: dict[str, Array] = {}
-        self.gaps: dict[int, float] = {}
-        self.gradient_gaps: dict[int, float] = {}
-        self.nbytes = 0
-        self.root: Call | None = None
-        """The model's own first call, once it has ended."""
-
-    def on_call(self, call: Call) -> None:
-        if call.parent < 0 and self.root is None:
-            self.root = call
-        inside = (slot for op in call.ops for slot in op.outputs)
-        for slot in (*call.inputs, *call.outputs, *inside):
-            if self._base is not None:
-                known = self._base.tensors.get(slot.tensor)
-                if known is not None and slot.tensor not in self.gaps:
-                    self.gaps[slot.tensor] = _gap(known, sampled(slot.value))
-            elif self._kept and slot.tensor not in self.tensors:
-                self.tensors[slot.tensor] = sampled(slot.value)
-                self.nbytes += 4 * math.prod(slot.value.shape)
-        if self._inner is not None:
-            self._inner.on_call(call)
-
-    def on_gradient(self, tensor: int, gradient: Value) -> None:
-        if self._base is None:
-            if self._kept:
-                self.gradients[tensor] = sampled(gradient)
-        elif tensor in self._base.gradients:
-            self.gradient_gaps[tensor] = _gap(self._base.gradients[tensor], sampled(gradient))
-        if self._inner is not None:
-            self._inner.on_gradient(tensor, gradient)
-
-    def on_tag(self, tag: Call) -> None:
-        """It comes with the call in whose code it is."""
-
-    def before_write(self) -> None:
-        if self._inner is not None:
-            self._inner.before_write()
-
-
-def sampled(value: Value) -> Array:
-    """Some elements, at fixed places; none of what was overwritten."""
-    if value.overwritten:
-        return np.zeros(0)
-    flat = np.ravel(value.numpy())
-    return np.array(flat[positions(flat.size, SAMPLED)])
-
-
-def _few(value: Value) -> HostValue:
-    """The same as a value."""
-    return HostValue(sampled(value))
-
-
-def _gap(base: Array, other: Array) -> float:
-    if base.shape != other.shape or base.dtype != other.dtype:
-        return math.inf
-    return rms_gap(base, other) if base.size else 0.0
 
 
 class Rehearsal:
@@ -291,7 +220,7 @@ class Rehearsal:
             loss = self._loss(backward, lambda gradient: jitter(gradient, _uncertain(meter, seen)))
             shaken = session.run(step, given, loss_fn=loss, backward=backward, observer=meter)
             parameters = {
-                path: _gap(seen.parameters[path], sampled(value))
+                path: sampled_gap(seen.parameters[path], sampled(value))
                 for path, value in shaken.parameter_gradients.items()
                 if value is not None and path in seen.parameters
             }
@@ -342,7 +271,7 @@ class Rehearsal:
             session = Session(live, "base", frozenset(range(len(live.modules))))
             session.resumes(self._drawn, self._buffers)
             session.ops = self._ops
-            session.keeps = _few
+            session.keeps = few_of
             if self._replays and self._listener is not None and self._listener.draws:
                 session.listen = partial(itself, self._listener)
             yield session

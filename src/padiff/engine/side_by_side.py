@@ -13,6 +13,7 @@ from padiff.compare.given import as_given
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
+from padiff.engine.beside import resized
 from padiff.engine.crossings import Crossings
 from padiff.engine.gallery import MOST_AGREEING, Gallery
 from padiff.engine.held_of_base import HeldOfBase
@@ -368,7 +369,7 @@ class SideBySide:
         if outcome.agrees or role != "output" or self._alike or raw.parent < 0:
             return False
         holds = bool(self._base_tree.nodes[base.node].children)
-        return slot is not slots[0] or (holds and outcome.reason == "shape")
+        return slot is not slots[0] or (outcome.reason == "shape" and (holds or resized(base, raw)))
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
         if role == "input":

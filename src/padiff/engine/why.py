@@ -9,6 +9,7 @@ from padiff.diagnose import divergences_of
 from padiff.diagnose.causes import differing_settings, explain, not_given, stopped_gradient
 from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep, moment_of
+from padiff.engine.beside import resized
 from padiff.engine.inside import with_op
 from padiff.engine.localise import Located
 from padiff.engine.trips import of_extra_calls
@@ -30,7 +31,7 @@ FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 
 def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
-    state = () if located.lost and located.faults else without_extra_calls(located)
+    state = () if located.lost and located.faults else without_followers(located, without_extra_calls(located))
     found = [
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
@@ -50,6 +51,28 @@ def without_extra_calls(located: Located) -> tuple[Comparison, ...]:
     wrong = [(fault.base.index, fault.raw.index) for fault in located.faults if fault.phase == "forward"]
     extra = of_extra_calls(base, raw, located.pairs, wrong)
     return tuple(one for one in located.state if one.agrees or one.role != "parameter" or one.raw_path not in extra)
+
+
+def without_followers(located: Located, state: tuple[Comparison, ...]) -> tuple[Comparison, ...]:
+    """Without gradients of parameters that were made of what a faulty call returned, or in it, where nothing of base's
+    was put in its place; nor can it be put in the place of what is larger, or smaller."""
+    wrong = any(fault.phase == "forward" for fault in located.faults)
+    if not wrong or all(one.agrees for one in state):
+        return state
+    calls = {call.index: call for call in located.scenes.found.calls}
+    fed = {raw.index for _, raw in located.pairs}
+    resizing = set() if located.alike else {raw.index for base, raw in located.pairs if resized(base, raw)}
+    around = set(resizing)
+    for index in located.unreplaced:
+        while index in calls:
+            around.add(index)
+            index = calls[index].parent
+    first = min(located.unreplaced, default=len(calls))
+    follow: dict[str, bool] = {}
+    for call in calls.values():
+        follows = call.index in around or (call.index > first and call.index not in fed)
+        follow[call.path] = follow.get(call.path, True) and follows
+    return tuple(one for one in state if one.agrees or one.role != "parameter" or not follow.get(one.raw_path, False))
 
 
 def _explained(located: Located, divergence: Divergence, fault: Fault | None) -> Divergence:
