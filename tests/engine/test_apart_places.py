@@ -95,3 +95,17 @@ def test_statistics_of_a_gradient_that_one_side_lacks(tmp_path: Path) -> None:
     assert found is not None
     assert (found.phase, found.raw_path) == ("gradient", "block.norm")
     assert "base has it, raw has none" in found.comparison.outcome.message
+
+
+def test_clipped_gradients_are_no_further_places(tmp_path: Path) -> None:
+    """Base clips before its optimizer steps, raw does not; what raw's code does wrong is the only place besides."""
+    for name, factor, options in (("a", 1.0, {}), ("b", 1.25, {"base": tmp_path / "a", "sync": True})):
+        model = seeded(Around, factor)
+        stepped = torch.optim.SGD(model.parameters(), 0.1)
+        with padiff.capture(model, tmp_path / name, optimizer=stepped, **options):
+            model(X).square().sum().backward()
+            if name == "a":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            stepped.step()
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert [(one.phase, one.raw_path) for one in result.divergences] == [("forward", "block")]

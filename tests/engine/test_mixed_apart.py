@@ -101,3 +101,17 @@ def test_an_update_that_both_skip_is_no_difference(tmp_path: Path) -> None:
         train(tmp_path / name, scale=1024.0, spoilt=2)
     result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
     assert result.aligned, result
+
+
+def test_clipping_that_one_side_forgets_is_told(tmp_path: Path) -> None:
+    for name, clips in (("a", True), ("b", False)):
+        model = net()
+        stepped = torch.optim.SGD(model.parameters(), 0.1)
+        with padiff.capture(model, tmp_path / name, optimizer=stepped):
+            model(torch.linspace(-2.0, 2.0, 24).reshape(4, 6)).square().sum().backward()
+            if clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            stepped.step()
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.divergence is not None and result.divergence.phase == "gradient"
+    assert any("one side clips or scales them before its optimizer steps" in note for note in result.notes)

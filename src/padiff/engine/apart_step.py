@@ -13,8 +13,8 @@ from padiff.diagnose.divergence import divergence_of
 from padiff.engine.after_step import MOST_STEPS, path_of
 from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
+from padiff.engine.clipping import FORGOTTEN, but_for_a_factor, by_one_factor, inside_the_step
 from padiff.engine.clipping import NOTE as CLIPPED
-from padiff.engine.clipping import but_for_a_factor, inside_the_step
 from padiff.engine.growth import forgiven
 from padiff.engine.heard import own_draws, replayed_in, stored_gaps
 from padiff.engine.job import Job
@@ -97,6 +97,10 @@ class ApartStep:
             comparisons = clipped
             found = [one for one in found if one.phase != "gradient"]
             self.notes.append(f"step {base.number}: {CLIPPED}")
+        elif clipped is not None:
+            self.notes.append(f"step {base.number}: {FORGOTTEN}")
+        elif found and by_one_factor([one for one in comparisons if one.phase == "gradient"]):
+            found = [one for one in found if one.phase != "gradient"] or found  # clipped, wherever else it goes wrong
         comparisons += moments
         if not fed and self._job.tolerance.mode == "auto":
             comparisons = list(forgiven(comparisons))

@@ -19,6 +19,11 @@ NOTE = (
     "one side clips before its optimizer steps"
 )
 
+FORGOTTEN = (
+    "gradients of parameters differ by one factor, and nothing that backward passes before them does: "
+    "one side clips or scales them before its optimizer steps, the other does not"
+)
+
 
 def inside_the_step(comparisons: Sequence[Comparison], moments: Sequence[Comparison]) -> bool:
     """Whether the optimizers were given the same in the end: by what they remember of gradients, else by weights."""
@@ -35,23 +40,10 @@ def _counts(one: Comparison) -> bool:
 def but_for_a_factor(comparisons: Sequence[Comparison]) -> list[Comparison] | None:
     """The comparisons with gradients of parameters that differ by one factor alone taken for agreeing; None where they
     don't, or where backward differs already, so that it was not done to the parameters' alone."""
-    gradients = [one for one in comparisons if one.phase == "gradient"]
-    differing = [one for one in gradients if not one.agrees]
     before = ("forward", "backward")
-    if not differing or any(one.phase in before and not one.agrees and _counts(one) for one in comparisons):
+    if any(one.phase in before and not one.agrees and _counts(one) for one in comparisons):
         return None
-    factors: list[float] = []
-    numbers = [one.outcome.numbers for one in gradients]
-    largest = max((known.base_rms for known in numbers if known is not None), default=0.0)
-    for one, known in zip(gradients, numbers, strict=True):
-        if known is None or one.outcome.reason not in (None, "values"):
-            return None
-        if known.base_rms <= NOTHING * largest:
-            continue
-        if one.agrees or known.cosine < 1 - STRAIGHT:
-            return None
-        factors.append(known.rmse / known.base_rms)
-    if not factors or max(factors) - min(factors) > UNIFORM * max(factors):
+    if not by_one_factor([one for one in comparisons if one.phase == "gradient"]):
         return None
     return [
         replace(one, outcome=replace(one.outcome, verdict="rounding", reason=None, numbers=None))
@@ -59,3 +51,19 @@ def but_for_a_factor(comparisons: Sequence[Comparison]) -> list[Comparison] | No
         else one
         for one in comparisons
     ]
+
+
+def by_one_factor(gradients: Sequence[Comparison]) -> bool:
+    """Whether gradients of parameters differ by one factor alone, all that are worth anything."""
+    factors: list[float] = []
+    numbers = [one.outcome.numbers for one in gradients]
+    largest = max((known.base_rms for known in numbers if known is not None), default=0.0)
+    for one, known in zip(gradients, numbers, strict=True):
+        if known is None or one.outcome.reason not in (None, "values"):
+            return False
+        if known.base_rms <= NOTHING * largest:
+            continue
+        if one.agrees or known.cosine < 1 - STRAIGHT:
+            return False
+        factors.append(known.rmse / known.base_rms)
+    return bool(factors) and max(factors) - min(factors) <= UNIFORM * max(factors)
