@@ -325,3 +325,33 @@ def test_an_op_before_a_module_without_partner_is_not_the_fault_of_that_module()
     assert found.op is not None
     assert (found.op.base, found.op.raw) == ("torch.nn.functional.gelu", "paddle.nn.functional.relu")
     assert found.causes[0].name == "activation"
+
+
+class Length(torch.nn.Module):
+    """How long its inputs are."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.sqrt(x.square().sum(-1, keepdim=True) + 1e-3)
+
+
+class PaddleLength(paddle.nn.Layer):
+    """The same, with another number in its code."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.length_of_nothing = number
+
+    def forward(self, x: Any) -> Any:
+        return paddle.sqrt((x * x).sum(-1, keepdim=True) + self.length_of_nothing)
+
+
+@pytest.mark.parametrize("number", [1e-2, 1e-4])
+def test_a_number_that_ops_of_two_frameworks_are_given(number: float) -> None:
+    """They name their arguments otherwise, but each is given one."""
+    base = torch.nn.Sequential(torch.nn.Linear(6, 6), Length())
+    x = np.random.default_rng(0).normal(size=(3, 6)).astype("float32")
+    assert padiff.compare(base, paddle.nn.Sequential(paddle.nn.Linear(6, 6), PaddleLength(1e-3)), x).aligned
+    result = padiff.compare(base, paddle.nn.Sequential(paddle.nn.Linear(6, 6), PaddleLength(number)), x)
+    assert [one.raw_path for one in result.divergences] == ["1"], str(result)
+    cause = next(cause for cause in result.divergences[0].causes if cause.name == "eps")
+    assert f"is given {number!r} in raw and 0.001 in base, and the same tensors" in cause.evidence

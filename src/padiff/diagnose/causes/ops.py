@@ -269,6 +269,7 @@ def _change(base: str, raw: str) -> str:
 def _options(base: Event, raw: Event) -> Iterator[Cause]:
     """The same op with the same tensors: what else it was given."""
     if base.call.kind != raw.call.kind:
+        yield from _numbers(base, raw)
         return
     ours, theirs = dict(base.call.options), dict(raw.call.options)
     for name in {**ours, **theirs}:
@@ -278,6 +279,17 @@ def _options(base: Event, raw: Event) -> Iterator[Cause]:
         text = f"{base.call.kind}{_line(raw)} is given {name} {other} in raw and {one} in base, and the same tensors"
         values = (ours.get(name), theirs.get(name))
         yield Cause(_option_name(name, base.thing, values), text, 0.92)
+
+
+def _numbers(base: Event, raw: Event) -> Iterator[Cause]:
+    """The same of two frameworks, which name their arguments otherwise: the one number that each was given."""
+    values = [[value for _, value in event.call.options if type(value) in (int, float)] for event in (base, raw)]
+    if base.thing not in ("add", "sub", "mul", "div", "pow", "clip") or [len(one) for one in values] != [1, 1]:
+        return
+    (one,), (other,) = values
+    if one != other:
+        text = f"{raw.call.kind}{_line(raw)} is given {other!r} in raw and {one!r} in base, and the same tensors"
+        yield Cause(_option_name("other", base.thing, (one, other)), text, 0.92)
 
 
 def _value(options: dict[str, Any], name: str) -> str:
