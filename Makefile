@@ -24,8 +24,8 @@ help:  ## show this list
 demo: $(STAMP)  ## compare a small pair of models and show the report
 	$(BIN)/padiff demo $(ARGS)
 
-test: $(STAMP)  ## run the tests; ARGS="-k name" passes options on
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## run the tests in two processes; ARGS="-k name" passes options on
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 zoo: $(ZOO_STAMP)  ## pair models of other libraries, which it installs, at real depth
 	PADIFF_ZOO=$(abspath $(ZOO)) $(ZOO)/bin/python -m pytest -W ignore tests/zoo $(ARGS)
