@@ -332,8 +332,9 @@ class Recorder:
         if self._observer is None:
             return
         returned = {id(slot.value) for slot in call.outputs}
+        within = parent.index >= 0
         for key, held in opened.owned:
-            if id(held) in returned or held.wanted:
+            if id(held) in returned or (within and held.wanted):
                 parent.owned.append((key, held))
             else:
                 self.tensors.forget(key, held)
