@@ -157,3 +157,54 @@ def test_apply_is_put_back() -> None:
     compared("torch", "torch", "input")
     compared("paddle", "paddle", "input")
     assert (vars(torch.autograd.Function)["apply"], "apply" in vars(paddle.autograd.PyLayer)) == before
+
+
+LABELS = np.arange(6) % 4
+
+
+class TorchEntropy(torch.autograd.Function):
+    """A fused cross entropy that forgets in backward to divide by the number of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Any) -> Any:
+        chances, labels = torch.softmax(logits, -1), torch.from_numpy(LABELS)[:, None]
+        ctx.save_for_backward(chances - torch.zeros_like(chances).scatter(1, labels, 1.0))
+        return -chances.gather(1, labels).log().mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return ctx.saved_tensors[0] * gradients[0]
+
+
+class PaddleEntropy(paddle.autograd.PyLayer):
+    @staticmethod
+    def forward(ctx: Any, logits: Any) -> Any:
+        chances, labels = paddle.nn.functional.softmax(logits, -1), paddle.to_tensor(LABELS)
+        ctx.save_for_backward(chances - paddle.nn.functional.one_hot(labels, 4))
+        return -paddle.take_along_axis(chances, labels[:, None], 1).log().mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return ctx.saved_tensor()[0] * gradient
+
+
+def entropy(framework: str, fused: bool) -> Any:
+    """A cross entropy of the framework's, or the fused one."""
+    if framework == "torch":
+        plain = lambda out: torch.nn.functional.cross_entropy(out.reshape(-1, 4), torch.from_numpy(LABELS))  # noqa: E731
+        return (lambda out: TorchEntropy.apply(out.reshape(-1, 4))) if fused else plain
+    plain = lambda out: paddle.nn.functional.cross_entropy(out.reshape([-1, 4]), paddle.to_tensor(LABELS))  # noqa: E731
+    return (lambda out: PaddleEntropy.apply(out.reshape([-1, 4]))) if fused else plain
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_loss_with_a_wrong_backward(base: str, raw: str) -> None:
+    losses = (entropy(base, False), entropy(raw, True))
+    found = compared(base, raw, "", loss=losses).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase, found.op) == ("", "backward", None)
+    assert found.note == (
+        "outputs and loss agree and the gradient that the loss sends back doesn't: look at the loss functions"
+    )
+    assert "base divides by 6 and raw by 1" in found.causes[0].evidence
+    assert {cause.name for cause in found.causes} == {"reduction", "scale"}

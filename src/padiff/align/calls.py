@@ -37,6 +37,7 @@ class CallPairing:
         self._kin_seen: dict[int, int] = {}
         """Call of raw to how many calls of its kin came before it."""
         self._twins = twins
+        self._lone = {"base": _lone(base, modules.base_alone), "raw": _lone(raw, modules.raw_alone)}
         self._order = list(base_calls)
         self._place = {call.index: place for place, call in enumerate(base_calls)}
         self._cursor = -1
@@ -147,6 +148,38 @@ class CallPairing:
             elif not self._trees["base"].nodes[call.node].children:
                 break
         return found
+
+    def lone_beyond(self, base: Call) -> list[tuple[Call, bool]]:
+        """Calls of base with tensors that raw has nowhere, around a call or fed by it, each with whether it is around.
+
+        Raw may do at once, with weights made of both, what base does in two: an adapter that was merged, a norm that
+        was folded."""
+        if not self._lone["base"]:
+            return []
+        found: list[tuple[Call, bool]] = []
+        origins = {slot.origin for slot in base.outputs}
+
+        def fed(call: Call) -> bool:
+            return bool(call.inputs) and call.inputs[0].origin in origins
+
+        around = base.parent
+        for call in self._order[self._place.get(base.index, len(self._order)) + 1 :]:
+            if call.index == around:
+                if call.node not in self._lone["base"]:
+                    break
+                found.append((call, True))
+                around = call.parent
+            elif call.node in self._lone["base"] and fed(call):
+                found.append((call, False))
+        return found
+
+    def lone_near(self, raw: Call) -> bool:
+        """Whether raw has a module with tensors that base has nowhere, around the one that is called or beside it."""
+        parent = self._trees["raw"].nodes[raw.node].parent
+        if not self._lone["raw"] or parent < 0:
+            return False
+        lone = self._lone["raw"]
+        return parent in lone or any(child in lone for child in self._trees["raw"].nodes[parent].children)
 
     def hinted(self, raw: Call) -> int | None:
         """The node of base that kind and place in the tree speak for, where calls decide."""
@@ -290,6 +323,16 @@ def _kin(
         kin = _Kin([call for call in calls if call.node in bases[node]])
         found |= dict.fromkeys(raws[partner] & base_of.keys(), kin)
     return found
+
+
+def _lone(tree: ModuleTree, alone: Sequence[int]) -> frozenset[int]:
+    """Of modules without partner those that hold tensors, themselves or in others without partner."""
+    found: set[int] = set()
+    for index in sorted(alone, reverse=True):  # children come after their parents
+        node = tree.nodes[index]
+        if node.parameters or node.buffers or any(child in found for child in node.children):
+            found.add(index)
+    return frozenset(found)
 
 
 def _first(tree: ModuleTree) -> dict[int, int]:

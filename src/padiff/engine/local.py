@@ -268,6 +268,10 @@ class LocalRun:
     def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What the call sends back to one of its inputs."""
         self.silent.sent(call, other)
+        ended = self._blame.met[call.index][0]
+        if ended is not None and ended.index != base.index:  # around the one beside which it began
+            expected = self._sent_back([ended], one)
+            return None if expected is None else self._gradient("input", ended, call, one, other, expected, gradient)
         members = self._beside.members(base, call)
         if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None

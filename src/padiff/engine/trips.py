@@ -92,8 +92,10 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
         if not 0 < len(partners) == min(len(ours), len(theirs)) < max(len(ours), len(theirs)):
             continue
         side = "base" if len(ours) > len(theirs) else "raw"
-        known = {call.index for call in partners} if side == "base" else paired
-        lone = next(call for call in (ours if side == "base" else theirs) if call.index not in known)
+        known = {call.index for call in paired.values()} if side == "base" else paired
+        lone = next((call for call in (ours if side == "base" else theirs) if call.index not in known), None)
+        if lone is None:  # one side keeps in two lists what the other has in one
+            continue
         text = (
             f"of {owner} base calls {len(ours)} and raw {len(theirs)}: {lone.path} is the first that {side} calls alone"
         )
