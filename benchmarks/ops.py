@@ -16,6 +16,7 @@ from benchmarks.cost import CASES, TOY
 from benchmarks.models import Pair, build
 from benchmarks.rows import Row, Target
 from benchmarks.runs import plain, seconds
+from padiff.capture.gradient_log import GradientLog
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
@@ -113,14 +114,15 @@ def _hook(framework: str, count: int, repeat: int) -> Row:
 
     def once(hooked: bool) -> float:
         x, made = adapter.to_native(array), []
-        kept: dict[int, Any] = {}
+        log = GradientLog(adapter)
+        log.taking = True
         start = time.thread_time()
         for _ in range(count // 2):
             x = x * chain.scale
             made.append(x)
             x = tanh(x)
             made.append(x)
-        follow = adapter.keeping_gradients(lambda number, gradient, _: kept.__setitem__(number, gradient))
+        follow = adapter.keeping_gradients(log)
         handles = [follow(tensor, number) for number, tensor in enumerate(made)] if hooked else []
         adapter.backward(adapter.mean_loss([x]))
         for handle in handles:

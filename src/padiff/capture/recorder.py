@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,7 +89,7 @@ class Recorder:
         self._live = live
         self._adapter: Adapter = live.adapter
         self.log = GradientLog(live.adapter)
-        self.gradients = self.log.values
+        self.gradients: Mapping[int, Value] = self.log
         follow = self.log.follow() if observer is None else partial(_followed, live.adapter, _Telling(self))
         self.tensors = SeenTensors(live.adapter, follow, gradients=gradients, hooks=hooks)
         self._node_of = live.node_of()

@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any, NamedTuple
 
 from padiff.frameworks.paddle_arrays import cast, to_native
-from padiff.frameworks.protocol import Handle, See, Take
+from padiff.frameworks.protocol import GradientSink, Handle, See
 
 
 class _GradientHandle(NamedTuple):
@@ -48,12 +48,18 @@ def passed_on(see: See, gradient: Any) -> Any:
     return None if other is None else cast(to_native(other), gradient.dtype)
 
 
-def keeping(take: Take) -> Callable[[Any, int], Handle | None]:
-    """How to follow tensors of which ``take`` is told the number, the gradient and its version: one for all."""
+def keeping(sink: GradientSink) -> Callable[[Any, int], Handle | None]:
+    """How to follow tensors whose gradients are put down in ``sink``: one function for all."""
 
     def told(number: int, gradient: Any) -> None:
-        if gradient is not None:
-            take(number, gradient if gradient.is_leaf else gradient.detach(), gradient._inplace_version())
+        if gradient is None or not sink.taking:
+            return
+        sink.told[number] = gradient if gradient.is_leaf else gradient.detach()
+        version = gradient._inplace_version()
+        if version:
+            sink.versions[number] = version
+        if sink.made is not None:
+            sink.made(number, gradient)
 
     def follow(tensor: Any, number: int) -> Handle | None:
         if tensor.stop_gradient:
