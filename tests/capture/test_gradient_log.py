@@ -142,8 +142,9 @@ def test_an_adapter_with_nothing_of_its_own_to_follow_many_does_with_what_all_ha
     log.taking = True
     x = adapter.to_native(np.ones(3, "float32"), requires_grad=True)
     y = x * 2
-    handle = log.follow()(y, 7)
-    assert handle is not None
+    handles: dict[int, Any] = {}
+    log.follow()([(y, 7)], handles)
+    assert list(handles) == [7]
     (y * 5).sum().backward()
     assert told == [7]
     assert isinstance(log[7], Held)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from padiff.capture.held import Held
 from padiff.capture.scaling import unscaled
 from padiff.frameworks import Adapter
-from padiff.frameworks.protocol import GradientSink, Handle
-from padiff.records import Value
-
-Follow = Callable[[Any, int], Handle | None]
-"""Given a tensor and its number: have its gradient told."""
+from padiff.frameworks.protocol import Follow, Handle
+from padiff.records import Array, Value
 
 
 class GradientLog(Mapping[int, Value]):
@@ -44,7 +41,7 @@ class GradientLog(Mapping[int, Value]):
         if keeping is not None:
             quick: Follow = keeping(self)
             return quick
-        return partial(_followed, self._adapter, self)
+        return following(self._adapter, self._take)
 
     def __getitem__(self, number: int) -> Value:
         found = self.told[number]
@@ -66,15 +63,21 @@ class GradientLog(Mapping[int, Value]):
     def __len__(self) -> int:
         return len(self.told)
 
+    def _take(self, number: int, gradient: Any) -> None:
+        if self.taking:
+            self.told[number] = gradient
+            self.versions[number] = self._adapter.version(gradient)
+            if self.made is not None:
+                self.made(number, gradient)
 
-def _followed(adapter: Adapter, sink: GradientSink, tensor: Any, number: int) -> Handle | None:
-    """With what every adapter has."""
 
-    def told(gradient: Any) -> None:
-        if sink.taking:
-            sink.told[number] = gradient
-            sink.versions[number] = adapter.version(gradient)
-            if sink.made is not None:
-                sink.made(number, gradient)
+def following(adapter: Adapter, take: Callable[[int, Any], Array | None]) -> Follow:
+    """With what every adapter has: ``take`` is told of the number and the gradient, and may have another passed on."""
 
-    return adapter.on_gradient(tensor, told)
+    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
+        for tensor, number in tensors:
+            handle = adapter.on_gradient(tensor, partial(take, number))
+            if handle is not None:
+                handles[number] = handle
+
+    return follow

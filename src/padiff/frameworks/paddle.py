@@ -34,7 +34,7 @@ from padiff.frameworks.paddle_compiled import eagerly, is_static
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.paddle_settings import CONVENTIONS
-from padiff.frameworks.protocol import Enter, Exit, Fail, GradientSink, Handle, Measured, OpWatcher, See
+from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
 from padiff.frameworks.settings import changed, read_settings
 from padiff.records import Array
 
@@ -238,7 +238,7 @@ class PaddleAdapter:
     def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
         return paddle_gradients.on_gradient(tensor, callback)
 
-    def keeping_gradients(self, sink: GradientSink) -> Callable[[Any, int], Handle | None]:
+    def keeping_gradients(self, sink: GradientSink) -> Follow:
         return paddle_gradients.keeping(sink)
 
     def substitute(self, tensor: Any, value: Array, see: See | None = None, *, tracked: bool = False) -> Any:

@@ -60,6 +60,11 @@ class Handle(Protocol):
     def remove(self) -> None: ...
 
 
+Follow = Callable[[Iterable[tuple[Any, int]], dict[int, Handle | None]], None]
+"""Has the gradients of tensors told, which come with their numbers. What takes a hook off is put under the number;
+nothing for a tensor that will have no gradient."""
+
+
 class Measured(NamedTuple):
     """How far two tensors are apart, as sums over all elements, which are finite."""
 
@@ -289,8 +294,8 @@ class Adapter(Protocol):
         What it returns, if anything, is what backward goes on with."""
         ...
 
-    def keeping_gradients(self, sink: GradientSink) -> Callable[[Any, int], Handle | None]:
-        """How to follow many tensors whose gradients are only put down: a function of a tensor and its number.
+    def keeping_gradients(self, sink: GradientSink) -> Follow:
+        """How to follow many tensors whose gradients are only put down.
 
         Optional, and only there to be quick: ``on_gradient`` does the same."""
         ...

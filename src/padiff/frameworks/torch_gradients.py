@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
 import torch
 from torch._C import _len_torch_function_stack
 
-from padiff.frameworks.protocol import GradientSink, Handle, See
+from padiff.frameworks.protocol import Follow, GradientSink, Handle, See
 from padiff.frameworks.torch_arrays import to_native
 
 _KEY = -1
@@ -44,7 +44,7 @@ def on_gradient(tensor: Any, callback: See) -> Handle | None:
     return _hooked(tensor, hook)
 
 
-def keeping(sink: GradientSink) -> Callable[[Any, int], Handle | None]:
+def keeping(sink: GradientSink) -> Follow:
     """How to follow tensors whose gradients are put down in ``sink``: one function for all of them, where
     ``on_gradient`` makes one for each."""
 
@@ -65,7 +65,13 @@ def keeping(sink: GradientSink) -> Callable[[Any, int], Handle | None]:
         if sink.made is not None:
             sink.made(number, gradient)
 
-    return lambda tensor, number: _hooked(tensor, MethodType(told, number))
+    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
+        for tensor, number in tensors:
+            handle = _hooked(tensor, MethodType(told, number))
+            if handle is not None:
+                handles[number] = handle
+
+    return follow
 
 
 def _hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:
