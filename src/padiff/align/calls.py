@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from padiff.align.derived import Cut, Joined
-from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Unmatched, Value
+from padiff.align.stretches import Stretched, cut_slot, stretched
+from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Stretch, Unmatched, Value
 
 MOST_BEHIND = 64
 """How many calls of base are looked at before the last pair."""
@@ -49,6 +50,9 @@ class CallPairing:
         self._tags = tags_of(base_calls)
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
+        self._stretches = {(one.node, one.occurrence): one for one in modules.stretches}
+        self._cut_slots: dict[tuple[int, object], int] = {}
+        """Tensor of base and what is cut of it to the number of the stretch."""
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -66,6 +70,9 @@ class CallPairing:
         node = self._base_of.get(raw.node)
         if node is None:
             return None
+        stretch = self._stretches.get((raw.node, raw.occurrence))
+        if stretch is not None:
+            return self._stretch(self._base_calls[node, 0], raw, stretch)
         kin = self._kin.get(raw.node)
         if kin is None:
             return self._base_calls.get((node, raw.occurrence))
@@ -74,6 +81,35 @@ class CallPairing:
             kin.seen += 1
         place = self._kin_seen[raw.index]
         return kin.calls[place] if place < len(kin.calls) else None
+
+    def cut(self, raw: Call) -> bool:
+        """Whether a call is held against a stretch of what base's was given and returned."""
+        return (raw.node, raw.occurrence) in self._stretches
+
+    def _stretch(self, base: Call, raw: Call, stretch: Stretch) -> Call:
+        """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
+        inputs = self._cut_all(base.inputs, raw.inputs, stretch)
+        return replace(base, inputs=inputs, outputs=self._cut_all(base.outputs, raw.outputs, stretch))
+
+    def _cut_all(self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch) -> tuple[Slot, ...]:
+        named = {slot.name: slot for slot in partners}
+        found: list[Slot] = []
+        for place, slot in enumerate(slots):
+            partner = named.get(slot.name) or (partners[place] if len(slots) == len(partners) else None)
+            if partner is not None and partner.value.shape == slot.value.shape:
+                found.append(slot)
+                continue
+            cut = cut_slot(slot, partner, stretch)
+            if cut is None:
+                continue
+            key = (slot.tensor, cut)
+            if key not in self._cut_slots:
+                number = self._cut_slots[key] = -1 - len(self.derived)
+                self.parts[number] = (slot.tensor,)
+                self.members.add(slot.tensor)
+                self.derived[number] = partial(stretched, slot.tensor, cut)
+            found.append(Slot(slot.name, self._cut_slots[key], Stretched(slot.value, cut), slot.tracked))
+        return tuple(found)
 
     def lacking(self, raw: Call) -> bool:
         """Whether base has no module that a call of raw could be held against."""
@@ -195,6 +231,10 @@ class CallPairing:
     def dealt_with(self, raw: Call) -> list[Call]:
         """Calls of base that no later call of raw will be held against, once this one has been."""
         group = self._group_of.get(raw.node)
+        stretch = self._stretches.get((raw.node, raw.occurrence))
+        if group is None and stretch is not None:
+            last = stretch.stop == stretch.whole
+            return [self._base_calls[self._base_of[raw.node], 0]] if last and raw.node in self._base_of else []
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
@@ -232,6 +272,8 @@ class CallPairing:
     def together(self, raw: Call) -> list[Call] | None:
         """Base's calls that together do what a call of raw does; None where it does but a part of what one does."""
         group = self._group_of.get(raw.node)
+        if self.cut(raw):
+            return None
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
@@ -260,6 +302,8 @@ class CallPairing:
                 if call.node in self._grouped[side] or call.index in met or call.index in shared[side]:
                     continue
                 if partner is not None and call.occurrence < counts[other][partner]:
+                    continue
+                if side == "raw" and partner is not None and self.cut(call):
                     continue
                 if units[call.node]:
                     why = f"inside {units[call.node]}, which is compared as one"

@@ -84,6 +84,7 @@ class Step:
         if self.job.single_step is not None:
             return single_step(self, self.job.single_step)
         done = self.free.run()
+        self.modules = self.free.modules
         with ExitStack() as stack:
             if self._draws_apart(done):
                 for session in (self.base, self.raw):

@@ -38,9 +38,10 @@ def _told(divergence: Divergence, done: StepComparison) -> Divergence:
     raw = _inside(done.raw.calls, _around(divergence, done), set(partner))
     times = Counter(call.node for call in base), Counter(call.node for call in raw)
     unequal: list[tuple[int, str]] = []
+    paired = {other.index for _, other in done.pairs}
     for node in dict.fromkeys(call.node for call in raw):
         here, there = times[1][node], times[0][partner.get(node, -1)]
-        if here == there or not there:
+        if here == there or not there or (here > there and all(c.index in paired for c in raw if c.node == node)):
             continue
         more = (
             [c.index for c in raw if c.node == node]
