@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -86,6 +87,16 @@ class CallPairing:
         """Whether a call is held against a stretch of what base's was given and returned."""
         return (raw.node, raw.occurrence) in self._stretches
 
+    def by_the_way(self, raw: Call, slot: Slot) -> bool:
+        """Whether a call on a stretch is given something because of that: what earlier calls have kept for it, or what
+        base's is given, too, and cannot be cut."""
+        stretch = self._stretches.get((raw.node, raw.occurrence))
+        if stretch is None or raw.node not in self._base_of:
+            return False
+        whole = self._base_calls[self._base_of[raw.node], 0]
+        kept = stretch.start > 0 and stretch.start in slot.value.shape
+        return kept or any(slot.name == own.name for own in whole.inputs)
+
     def _stretch(self, base: Call, raw: Call, stretch: Stretch) -> Call:
         """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
         inputs = self._cut_all(base.inputs, raw.inputs, stretch)
@@ -94,10 +105,14 @@ class CallPairing:
     def _cut_all(self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch) -> tuple[Slot, ...]:
         named = {slot.name: slot for slot in partners}
         found: list[Slot] = []
+        followed = False
         for place, slot in enumerate(slots):
+            if slot.tracked and followed:
+                continue  # keys and values for later calls: base's code goes on with them inside, raw's in other calls
             partner = named.get(slot.name) or (partners[place] if len(slots) == len(partners) else None)
             if partner is not None and partner.value.shape == slot.value.shape:
-                found.append(slot)
+                if math.prod(slot.value.shape) > 1:  # one number, such as a loss, is of all of it
+                    found.append(slot)
                 continue
             cut = cut_slot(slot, partner, stretch)
             if cut is None:
@@ -108,6 +123,7 @@ class CallPairing:
                 self.parts[number] = (slot.tensor,)
                 self.members.add(slot.tensor)
                 self.derived[number] = partial(stretched, slot.tensor, cut)
+            followed = followed or slot.tracked
             found.append(Slot(slot.name, self._cut_slots[key], Stretched(slot.value, cut), slot.tracked))
         return tuple(found)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from padiff.align import CallPairing
+from padiff.align import CallPairing, stretches_of
 from padiff.capture.perturb import spacing_of
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
@@ -179,7 +179,9 @@ class ApartStep:
         job = self._job
         trees, dumps = (job.base.tree, job.raw.tree), (self._dumps["base"], self._dumps["raw"])
         base_trace, raw_trace = as_both_hold((base.trace(), raw.trace()), trees, dumps, self._modules)
-        pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, base_trace.calls, twins=self._twins)
+        parts = () if self._summed else stretches_of(self._modules, base_trace.calls, raw_trace.calls)
+        modules = replace(self._modules, stretches=parts)
+        pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls, twins=self._twins)
         if self._summed:
             return Summaries(job, pairing, noise).step(base_trace, raw_trace)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self._twins, noise)
