@@ -193,6 +193,24 @@ def test_of_several_ranks_the_one_that_parts_first_is_named(tmp_path: Path) -> N
     assert found.note == "rank 1; the two models were given different inputs"
 
 
+@pytest.mark.parametrize("forgetful", ["base", "raw"])
+def test_gradients_that_are_not_cleared_are_told(forgetful: str, tmp_path: Path) -> None:
+    models = twins("torch", "torch")
+    for side, model in zip(("base", "raw"), models, strict=True):
+        optimizer = sgd(model)
+        with padiff.capture(model, tmp_path / side, optimizer=optimizer):
+            for step in range(2):
+                model(torch.from_numpy(batch(step))).square().mean().backward()
+                optimizer.step()
+                if side != forgetful:
+                    optimizer.zero_grad()
+    found = padiff.compare_dumps(tmp_path / "base", tmp_path / "raw").divergence
+    assert found is not None and (found.phase, found.step) == ("gradient", 1)
+    other = "raw" if forgetful == "base" else "base"
+    assert found.causes[0].name == "not cleared"
+    assert found.causes[0].evidence.startswith(f"{forgetful}'s gradient is {other}'s plus that of the step before")
+
+
 def test_other_inputs_are_named(tmp_path: Path) -> None:
     base, raw = twins("torch", "paddle")
     found = padiff.compare_dumps(dump(base, tmp_path / "a"), dump(raw, tmp_path / "b", seed=9)).divergence

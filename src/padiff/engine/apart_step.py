@@ -115,7 +115,9 @@ class ApartStep:
                 found = [
                     first
                     if self._summed
-                    else explained_apart(self._job, self._plan, first, done, base, raw, gaps, self._until(base))
+                    else explained_apart(
+                        *(self._job, self._plan, first, done, base, raw, gaps, self._until(base), self._before(raw))
+                    )
                 ]
         if found and not self._summed:
             self.notes += self._own_draws(base, raw)
@@ -135,6 +137,10 @@ class ApartStep:
         found = [one for one in self._dumps["base"].steps if one.number <= step.number]
         whole = [one.number for one in found] == list(range(len(found))) and len(found) <= MOST_STEPS
         return found if whole else []
+
+    def _before(self, step: StepDump) -> StepDump | None:
+        """Raw's step before this one, where its dump holds it."""
+        return next((one for one in self._dumps["raw"].steps if one.number == step.number - 1), None)
 
     def _own_draws(self, base: StepDump, raw: StepDump) -> list[str]:
         """Where the two drew other random numbers, nothing that follows from them can agree."""

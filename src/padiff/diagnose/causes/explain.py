@@ -55,6 +55,7 @@ STEP: tuple[Finder, ...] = (optimizers.optimizer, linear.untied)
 
 ALIKE: tuple[Finder, ...] = (
     training.no_gradient,
+    training.not_cleared,
     training.statistics,
     training.loss,
     losses.cross_entropy,
