@@ -327,6 +327,41 @@ def untied_weights(rng: Rng) -> dict[str, Any]:
     return plus(rng, x @ w.T, x @ v.T, given={"x": x}, **fields)
 
 
+@fault("quantised")
+def int8_weights(rng: Rng) -> dict[str, Any]:
+    """Each output with a scale of its own; inputs as they are."""
+    x, w = rng.normal(size=(40, 24)), rng.normal(size=(24, 16)) * np.exp(rng.normal(size=16))
+    scale = np.abs(w).max(0) / 127
+    return {
+        "expected": x @ w,
+        "found": x @ (np.rint(w / scale) * scale),
+        "given": {"0": x},
+        "base_weights": {"weight": w},
+    }
+
+
+@fault("quantised")
+def float8_product(rng: Rng) -> dict[str, Any]:
+    x, w = rng.normal(size=(5, 8, 24)), rng.normal(size=(16, 24))
+    on_grid = [
+        (t * (448 / np.abs(t).max())).astype(ml_dtypes.float8_e4m3fn).astype(float) / (448 / np.abs(t).max())
+        for t in (x, w)
+    ]
+    return {
+        "expected": x @ w.T,
+        "found": on_grid[0] @ on_grid[1].T,
+        "given": {"0": x},
+        "base_weights": {"weight": w},
+        "layer": "linear",
+    }
+
+
+@fault("not cleared")
+def gradient_not_cleared(rng: Rng) -> dict[str, Any]:
+    now, before = rng.normal(size=(12, 8)), rng.normal(size=(12, 8))
+    return {"phase": "gradient", "role": "parameter", "expected": now, "found": now + before, "before": before}
+
+
 @fault("precision")
 def matmul_bfloat16(rng: Rng) -> dict[str, Any]:
     x, w = rng.normal(size=(2, 9, 64)), rng.normal(size=(32, 64))
