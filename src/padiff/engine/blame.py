@@ -106,6 +106,9 @@ class Blame:
         around = None if outer is None else next(self.met.outward(outer.parent), None)
         if outer is not None and around is not None and around[0] is not None:
             place, call, between = (around[0], around[1]), outer, True
+        maker = self._maker(call, other) if between and side == "raw" and outer is None else None
+        if maker is not None:  # it returned what is not followed, and may have returned anything
+            place, between = (place[0], maker), False
         after = self.met.child_of(place[1], call) if between else None
         before = self.met.before(after) if after else None
         fault = Fault("backward", *place, comparison, between=between, before=before, after=after, side=side)

@@ -195,10 +195,11 @@ class LocalRun:
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
         loose = call.parent >= 0 and (self._beside.loose(base, call) or (self._loosely and resized(base, call)))
-        misled = False
+        misled = unfollowed = False
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
+            unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None
         for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
             if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):
@@ -217,7 +218,11 @@ class LocalRun:
             if loose and not outcome.agrees and call.index not in self._blame.passed_on:
                 continue
             stopped = self._only_raw_follows(one, other) and not (loose and place)
-            if self._backward and outcome.agrees and (stopped or (one.tracked and not other.tracked)):
+            if (
+                self._backward
+                and outcome.agrees
+                and (stopped or (one.tracked and not other.tracked and not unfollowed))
+            ):
                 self._cut(base, call, one, other, between=False)
             elif self._backward and outcome.agrees and self._change is None and one.tracked:
                 self.silent.returned(Place(base, call, one, other))
@@ -317,6 +322,6 @@ class LocalRun:
     def finish(self) -> None:
         """The run is over: who was to blame is decided."""
         self.compared.finish()
-        if not self._loosely:
-            self.silent.look()
+        self.silent.look()
         self._blame.finish()
+        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in self.faults]

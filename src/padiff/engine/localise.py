@@ -164,6 +164,7 @@ def localise(
         drawn,
         feeder,
         reached=frozenset(run.silent.reached),
+        unanswered=run.silent.unanswered,
     )
     return Located(
         tuple(faults),
