@@ -134,6 +134,7 @@ def test_an_adapter_with_nothing_of_its_own_to_follow_many_does_with_what_all_ha
 
     class Plain:
         on_gradient, version = staticmethod(adapter.on_gradient), staticmethod(adapter.version)
+        is_tensor = staticmethod(adapter.is_tensor)
 
     log = GradientLog(Plain())  # type: ignore[arg-type]
     told: list[int] = []
@@ -141,11 +142,13 @@ def test_an_adapter_with_nothing_of_its_own_to_follow_many_does_with_what_all_ha
     log.taking = True
     x = adapter.to_native(np.ones(3, "float32"), requires_grad=True)
     y = x * 2
-    handle = log.follow()(y, 7)
-    assert handle is not None
+    handles: dict[int, Any] = {}
+    log.follow()([(y, 7)], handles)
+    assert list(handles) == [7]
     (y * 5).sum().backward()
     assert told == [7]
-    assert isinstance(log.values[7], Held)
+    assert isinstance(log[7], Held)
+    assert log[7] is log[7]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

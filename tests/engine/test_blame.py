@@ -140,6 +140,25 @@ def test_a_layer_that_sends_nothing_back() -> None:
     assert divergence.causes[0].name == "no gradient"
 
 
+def test_a_block_that_gives_its_own_layer_something_cut_off_beside_a_residual() -> None:
+    class Residual(nn.Module):
+        def __init__(self, *, stops: bool) -> None:
+            super().__init__()
+            self.norm, self.feed = nn.LayerNorm(8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+            if stops:
+                forward = self.feed.forward
+                self.feed.forward = lambda input: forward(input.detach())  # type: ignore[method-assign]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.norm(x)
+            return made + self.feed(made)
+
+    torch.manual_seed(0)
+    base, raw = (nn.Sequential(nn.Linear(8, 8), Residual(stops=stops), nn.Linear(8, 8)) for stops in (False, True))
+    result = padiff.compare(base, raw, torch.randn(4, 8))
+    assert [(one.raw_path, one.phase) for one in result.divergences] == [("1.feed", "backward")]
+
+
 def test_own_code_that_sends_less_back() -> None:
     divergence = cut(outer=True)
     assert (divergence.raw_path, divergence.phase) == ("1", "backward")

@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from padiff.capture.held import Held
 from padiff.capture.scaling import unscaled
 from padiff.frameworks import Adapter
-from padiff.frameworks.protocol import Handle, Take
-from padiff.records import Value
-
-Follow = Callable[[Any, int], Handle | None]
-"""Given a tensor and its number: have its gradient told."""
+from padiff.frameworks.protocol import Follow, Handle
+from padiff.records import Array, Value
 
 
-class GradientLog:
-    """The gradients of one run by the numbers of their tensors.
+class GradientLog(Mapping[int, Value]):
+    """The gradients of one run by the numbers of their tensors, in the order in which they came.
 
     A graph may hold its hooks as long as anybody holds a tensor of it, and no collector looks into a graph. So hooks
-    hold this, which knows nothing of the run, and never a recorder, which holds tensors."""
+    hold this, which knows nothing of the run, and never a recorder, which holds tensors. What hooks put here are the
+    framework's own tensors, which become values when somebody looks: a hook must cost little."""
 
-    __slots__ = ("_adapter", "made", "scale", "taking", "values")
+    __slots__ = ("_adapter", "made", "scale", "taking", "told", "versions")
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
-        self.values: dict[int, Value] = {}
+        self.told: dict[int, Any] = {}
+        """The framework's gradients, and values in the place of those that were looked at."""
+        self.versions: dict[int, int] = {}
+        """How often those gradients had been written when they came that had been written at all."""
         self.taking = False
         """Whether gradients count now: a forward or a loss may run backward passes of its own."""
         self.scale = 1.0
         """By what the loss was multiplied for mixed precision."""
-        self.made: Callable[[int, Value], None] | None = None
+        self.made: Callable[[int, Any], None] | None = None
         """Told of every gradient that was put there."""
 
     def follow(self) -> Follow:
         """How tensors are followed whose gradients are put down here."""
-        adapter, values = self._adapter, self.values
-
-        def take(number: int, gradient: Any, version: int) -> None:
-            """A gradient has come. Called once for every tensor that is followed: it must cost little."""
-            if not self.taking:
-                return
-            value: Value = Held(adapter, gradient, version)
-            if self.scale != 1.0:
-                value = unscaled(value, self.scale)
-            values[number] = value
-            if self.made is not None:
-                self.made(number, value)
-
-        keeping = getattr(adapter, "keeping_gradients", None)
+        keeping = getattr(self._adapter, "keeping_gradients", None)
         if keeping is not None:
-            quick: Follow = keeping(take)
+            quick: Follow = keeping(self)
             return quick
-        return partial(_followed, adapter, take)
+        return following(self._adapter, self._take)
+
+    def __getitem__(self, number: int) -> Value:
+        found = self.told[number]
+        if not self._adapter.is_tensor(found):
+            known: Value = found
+            return known
+        value: Value = Held(self._adapter, found, self.versions.get(number, 0))
+        if self.scale != 1.0:
+            value = unscaled(value, self.scale)
+        self.told[number] = value
+        return value
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.told
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.told)
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+    def _take(self, number: int, gradient: Any) -> None:
+        if self.taking:
+            self.told[number] = gradient
+            self.versions[number] = self._adapter.version(gradient)
+            if self.made is not None:
+                self.made(number, gradient)
 
 
-def _followed(adapter: Adapter, take: Take, tensor: Any, number: int) -> Handle | None:
-    """With what every adapter has."""
+def following(adapter: Adapter, take: Callable[[int, Any], Array | None]) -> Follow:
+    """With what every adapter has: ``take`` is told of the number and the gradient, and may have another passed on."""
 
-    def told(gradient: Any) -> None:
-        take(number, gradient, adapter.version(gradient))
+    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
+        for tensor, number in tensors:
+            handle = adapter.on_gradient(tensor, partial(take, number))
+            if handle is not None:
+                handles[number] = handle
 
-    return adapter.on_gradient(tensor, told)
+    return follow

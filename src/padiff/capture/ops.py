@@ -236,6 +236,7 @@ class OpLog:
             seen.append(_written(Written, (number, op, "", function, where, instruction, begun, inputs, outputs, None)))
             number += 1
         self._numbered, self._last = number, last
+        self._tensors.hook_those_seen()
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[Held]:
         """The tensors that an op is given, as they are now."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
-from padiff.capture.gradient_log import GradientLog
+from padiff.capture.gradient_log import GradientLog, following
 from padiff.capture.held import Held
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.op_records import Written
@@ -89,8 +88,8 @@ class Recorder:
         self._live = live
         self._adapter: Adapter = live.adapter
         self.log = GradientLog(live.adapter)
-        self.gradients = self.log.values
-        follow = self.log.follow() if observer is None else partial(_followed, live.adapter, _Telling(self))
+        self.gradients: Mapping[int, Value] = self.log
+        follow = self.log.follow() if observer is None else following(live.adapter, _Telling(self))
         self.tensors = SeenTensors(live.adapter, follow, gradients=gradients, hooks=hooks)
         self._node_of = live.node_of()
         self._observer = observer
@@ -500,11 +499,6 @@ class _Telling:
     def __call__(self, number: int, gradient: Any) -> Array | None:
         recorder = self._whom()
         return None if recorder is None else recorder.on_gradient(number, gradient)
-
-
-def _followed(adapter: Adapter, telling: _Telling, tensor: Any, number: int) -> Handle | None:
-    """Have somebody told of a gradient who may have something to say to it."""
-    return adapter.on_gradient(tensor, partial(telling, number))
 
 
 @contextmanager

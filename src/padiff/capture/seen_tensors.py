@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from padiff.capture.gradient_log import Follow
 from padiff.capture.held import Held
 from padiff.frameworks import Adapter
-from padiff.frameworks.protocol import Handle
+from padiff.frameworks.protocol import Follow, Handle
 from padiff.records import Slot
 
 
@@ -29,6 +28,8 @@ class SeenTensors:
         """Where those first seen now are noted, by identity; None where nobody lets go of them before the end."""
         self.hooked: dict[int, Handle | None] = {}
         """Tensors whose gradient will be told, with what takes the hook off."""
+        self._waiting: list[tuple[Any, int]] = []
+        """Tensors whose gradient is to be told and is not yet."""
         self._unhooked: set[int] = set()
         """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
         self.bordering: list[Held] = []
@@ -47,14 +48,16 @@ class SeenTensors:
         known = self.by_id.get(id(tensor))
         version = self._adapter.version(tensor)
         if known is None or known.version != version:
-            return self.first_sight(tensor, version, hooked)
+            held = self.first_sight(tensor, version, hooked)
+            self.hook_those_seen()
+            return held
         if hooked and known.number in self._unhooked:
             self._unhooked.discard(known.number)
             self.hook(known.number, tensor)
         return known
 
     def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held:
-        """A tensor that was not seen as it is now."""
+        """A tensor that was not seen as it is now. Whoever sees several asks for their gradients at once afterwards."""
         held = Held(self._adapter, tensor, version)
         tracked = held.tracked = self.followed and self._requires_grad(tensor)
         if self.copying:
@@ -72,9 +75,7 @@ class SeenTensors:
             self.owned.append((key, held))
         if tracked and self._hooks:
             if hooked:
-                handle = self._follow(tensor, number)
-                if handle is not None:
-                    self.hooked[number] = handle
+                self._waiting.append((tensor, number))
             else:
                 self._unhooked.add(number)
         return held
@@ -98,9 +99,13 @@ class SeenTensors:
         if not self._hooks:
             self.hooked[number] = None
             return
-        handle = self._follow(tensor, number)
-        if handle is not None:
-            self.hooked[number] = handle
+        self._follow(((tensor, number),), self.hooked)
+
+    def hook_those_seen(self) -> None:
+        """Have the gradients told of tensors first seen lately."""
+        if self._waiting:
+            self._follow(self._waiting, self.hooked)
+            self._waiting.clear()
 
     def track(self, tensor: Any, seen: Held) -> None:
         """A tensor that did not take part in backward when it was first seen: perhaps it does now."""

@@ -64,6 +64,8 @@ class Blame:
         """Raw tensor to the innermost call that made it and has no partner."""
         self._stopped: set[int] = set()
         """Raw calls in which one side stops following gradients."""
+        self._cuts: set[int] = set()
+        """The faults that are, by identity."""
         self.lost = False
         """Something could not be replaced: what differs from here on may come from there."""
 
@@ -118,6 +120,7 @@ class Blame:
         before = self.met.before(after) if after else None
         fault = Fault("backward", *place, comparison, between=between, before=before, after=after, side=side)
         self._accused.append((fault, []))
+        self._cuts.add(id(fault))
         self._stopped.update(one.index for _, one in self.met.outward(place[1].index))
 
     def _outermost(self, call: Call, off: Callable[[Call | None, Call], bool]) -> Call | None:
@@ -132,17 +135,17 @@ class Blame:
     def sent_nothing(self, base: Call, call: Call, comparison: Comparison, side: Side = "raw") -> None:
         """A call of one side got a gradient and sent none back: what differs before it, in calls around it, follows
         from that."""
-        if call.index in self._stopped:
-            return  # it is known where inside
         around = {one.index for _, one in self.met.outward(call.parent)}
 
         def follows(fault: Fault) -> bool:
-            earlier = fault.after is None or fault.after.index < call.index
-            return fault.phase == "backward" and fault.raw.index in around and (earlier or not fault.between)
+            if fault.phase != "backward" or fault.raw.index not in around or id(fault) in self._cuts:
+                return False
+            return not fault.between or fault.after is None or fault.after.index < call.index
 
         kept = [(fault, excuses) for fault, excuses in self._accused if not follows(fault)]
-        place = next((n for n, (fault, _) in enumerate(kept) if fault.phase == "backward"), len(kept))
-        kept.insert(place, (Fault("backward", base, call, comparison, side=side), []))
+        if call.index not in self._stopped:  # else it is known where inside
+            place = next((n for n, (fault, _) in enumerate(kept) if fault.phase == "backward"), len(kept))
+            kept.insert(place, (Fault("backward", base, call, comparison, side=side), []))
         self._accused = kept
 
     def sent_moved(self, call: Call) -> None:

@@ -59,8 +59,8 @@ def uncertain_part(moved: Array, gradient: Array, unsure: float) -> float:
     size = np.abs(gradient.astype(np.float64))
     share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
     if gradient.dtype.kind == "f":
-        share[size > math.sqrt(EDGE * np.finfo(gradient.dtype).max)] = 1.0
-    return rms(moved * share)
+        share = np.where(size > math.sqrt(EDGE * np.finfo(gradient.dtype).max), 1.0, share)  # also of a single number
+    return rms(np.asarray(moved * share))
 
 
 def relative_steps(base: Session, drift: Mapping[str, float]) -> dict[str, float]:

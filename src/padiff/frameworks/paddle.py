@@ -35,7 +35,7 @@ from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
 from padiff.frameworks.paddle_rnn import kept_for_backward
 from padiff.frameworks.paddle_settings import CONVENTIONS
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, See, Take
+from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
 from padiff.frameworks.settings import changed, read_settings
 from padiff.records import Array
 
@@ -242,8 +242,8 @@ class PaddleAdapter:
     def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
         return paddle_gradients.on_gradient(tensor, callback)
 
-    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
-        return paddle_gradients.keeping(take)
+    def keeping_gradients(self, sink: GradientSink) -> Follow:
+        return paddle_gradients.keeping(sink)
 
     def substitute(self, tensor: Any, value: Array, see: See | None = None, *, tracked: bool = False) -> Any:
         return paddle_substitutes.substitute(tensor, value, see, tracked=tracked)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
 from padiff.frameworks.paddle_arrays import cast, to_native
-from padiff.frameworks.protocol import Handle, See, Take
+from padiff.frameworks.protocol import Follow, GradientSink, Handle, See
 
 
 class _GradientHandle(NamedTuple):
@@ -48,17 +48,23 @@ def passed_on(see: See, gradient: Any) -> Any:
     return None if other is None else cast(to_native(other), gradient.dtype)
 
 
-def keeping(take: Take) -> Callable[[Any, int], Handle | None]:
-    """How to follow tensors of which ``take`` is told the number, the gradient and its version: one for all."""
+def keeping(sink: GradientSink) -> Follow:
+    """How to follow tensors whose gradients are put down in ``sink``: one function for all."""
 
     def told(number: int, gradient: Any) -> None:
-        if gradient is not None:
-            take(number, gradient if gradient.is_leaf else gradient.detach(), gradient._inplace_version())
+        if gradient is None or not sink.taking:
+            return
+        sink.told[number] = gradient if gradient.is_leaf else gradient.detach()
+        version = gradient._inplace_version()
+        if version:
+            sink.versions[number] = version
+        if sink.made is not None:
+            sink.made(number, gradient)
 
-    def follow(tensor: Any, number: int) -> Handle | None:
-        if tensor.stop_gradient:
-            return None
-        hook = tensor._register_grad_hook(MethodType(told, number))
-        return _handle(_GradientHandle, (weakref.ref(tensor), hook))
+    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
+        for tensor, number in tensors:
+            if not tensor.stop_gradient:
+                hook = tensor._register_grad_hook(MethodType(told, number))
+                handles[number] = _handle(_GradientHandle, (weakref.ref(tensor), hook))
 
     return follow

@@ -17,8 +17,6 @@ Exit = Callable[[Any, Any], Any]
 """Called after a module ran: module, what it returned; may return something else for it, None leaves it."""
 Fail = Callable[[Any], None]
 """Called when an exception leaves a module, innermost first."""
-Take = Callable[[int, Any, int], None]
-"""Told of a gradient: the number of its tensor, the gradient, and the gradient's version."""
 See = Callable[[Any], Array | None]
 """Given the gradient that arrives at a tensor; may return another for backward to go on with."""
 
@@ -45,10 +43,26 @@ class LibraryOp(str):
     """The name of an op that a library brings with it, called through a generated function of that name."""
 
 
+class GradientSink(Protocol):
+    """Where gradients are put down by the numbers of their tensors, while they count."""
+
+    taking: bool
+    told: dict[int, Any]
+    versions: dict[int, int]
+    """Of those that had been written before."""
+    made: Callable[[int, Any], None] | None
+    """Whom to tell besides."""
+
+
 class Handle(Protocol):
     """Something attached that can be taken off again."""
 
     def remove(self) -> None: ...
+
+
+Follow = Callable[[Iterable[tuple[Any, int]], dict[int, Handle | None]], None]
+"""Has the gradients of tensors told, which come with their numbers. What takes a hook off is put under the number;
+nothing for a tensor that will have no gradient."""
 
 
 class Measured(NamedTuple):
@@ -284,8 +298,8 @@ class Adapter(Protocol):
         What it returns, if anything, is what backward goes on with."""
         ...
 
-    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
-        """How to follow many tensors of which ``take`` is only told: a function of a tensor and its number.
+    def keeping_gradients(self, sink: GradientSink) -> Follow:
+        """How to follow many tensors whose gradients are only put down.
 
         Optional, and only there to be quick: ``on_gradient`` does the same."""
         ...

@@ -25,7 +25,7 @@ from padiff.frameworks import (
 )
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.protocol import Enter, Exit, Fail, Handle, Measured, OpWatcher, See, Take
+from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
 from padiff.frameworks.settings import Conventions, changed, read_settings, twice
 from padiff.frameworks.torch_compiled import compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
@@ -247,8 +247,8 @@ class TorchAdapter:
     def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
         return on_gradient(tensor, callback)
 
-    def keeping_gradients(self, take: Take) -> Callable[[Any, int], Handle | None]:
-        return keeping(take)
+    def keeping_gradients(self, sink: GradientSink) -> Follow:
+        return keeping(sink)
 
     def substitute(self, tensor: Any, value: Array, see: See | None = None, *, tracked: bool = False) -> Any:
         return torch_substitutes.substitute(tensor, value, see, tracked=tracked)

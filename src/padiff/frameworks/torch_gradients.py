@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
 import torch
 from torch._C import _len_torch_function_stack
 
-from padiff.frameworks.protocol import Handle, See, Take
+from padiff.frameworks.protocol import Follow, GradientSink, Handle, See
 from padiff.frameworks.torch_arrays import to_native
 
 _KEY = -1
@@ -44,20 +44,34 @@ def on_gradient(tensor: Any, callback: See) -> Handle | None:
     return _hooked(tensor, hook)
 
 
-def keeping(take: Take) -> Callable[[Any, int], Handle | None]:
-    """How to follow tensors of which ``take`` is told the number, the gradient and its version: one function for all
-    of them, where ``on_gradient`` makes one for each."""
+def keeping(sink: GradientSink) -> Follow:
+    """How to follow tensors whose gradients are put down in ``sink``: one function for all of them, where
+    ``on_gradient`` makes one for each."""
 
     def told(number: int, gradient: Any) -> None:
-        if gradient is None:
+        if gradient is None or not sink.taking:
             return
         if _len_torch_function_stack():
             with torch._C.DisableTorchFunction():
-                take(number, gradient.detach(), gradient._version)
+                put(number, gradient.detach(), gradient._version)
+        elif gradient.requires_grad or gradient._version or sink.made is not None:
+            put(number, gradient.detach(), gradient._version)
         else:
-            take(number, gradient.detach() if gradient.requires_grad else gradient, gradient._version)
+            sink.told[number] = gradient
 
-    return lambda tensor, number: _hooked(tensor, MethodType(told, number))
+    def put(number: int, gradient: Any, version: int) -> None:
+        sink.told[number] = gradient
+        sink.versions[number] = version
+        if sink.made is not None:
+            sink.made(number, gradient)
+
+    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
+        for tensor, number in tensors:
+            handle = _hooked(tensor, MethodType(told, number))
+            if handle is not None:
+                handles[number] = handle
+
+    return follow
 
 
 def _hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:

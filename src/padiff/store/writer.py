@@ -29,11 +29,12 @@ from padiff.store.trees import encode_tree
 
 Kind = Literal["full", "stats", "hash"]
 MIB = 1 << 20
-WAITING_BYTES = 64 * MIB
+WAITING_BYTES = 16 * MIB
 """Of tensors handed over and not yet looked at."""
-SHARD_BYTES = 32 * MIB
+SHARD_BYTES = 16 * MIB
 _SHARDS = 4
-"""Of memory: one being filled, three on their way to the disk."""
+"""Of memory: one being filled, three on their way to the disk. More would only cost: finding memory takes the system as
+long as writing it away, or longer, and what was found once is used again."""
 _WORTH_WAKING = 1 << 20
 """Bytes that are worth waking the other thread for: each time costs more than a small tensor."""
 _MANY = 256
