@@ -223,3 +223,63 @@ def test_a_parameter_that_is_detached_is_named_itself() -> None:
     divergence = padiff.compare(Scaled(), PaddleScaled(followed=False), x).divergence
     assert divergence is not None
     assert (divergence.raw_path, divergence.phase, divergence.comparison.name) == ("last", "gradient", "factor")
+
+
+class Looped(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(6, 5)
+
+    def forward(self, x: Any) -> Any:
+        state = torch.zeros(2, 5), torch.zeros(2, 5)
+        for step in range(3):
+            state = self.cell(x[:, step], state)
+        return state[0]
+
+
+class OwnCell(paddle.nn.Layer):
+    """An LSTM's cell, written out."""
+
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.weight_ih, self.weight_hh = self.create_parameter([20, 6]), self.create_parameter([20, 5])
+        self.bias_ih, self.bias_hh = self.create_parameter([20]), self.create_parameter([20])
+        self.bug = bug
+
+    def forward(self, x: Any, h: Any, c: Any) -> Any:
+        linear, sigmoid = paddle.nn.functional.linear, paddle.nn.functional.sigmoid
+        gates = linear(x, self.weight_ih.t(), self.bias_ih) + linear(h, self.weight_hh.t(), self.bias_hh)
+        i, f, g, o = gates.split(4, axis=-1)
+        if self.bug == "order":
+            f, i = i, f
+        c = sigmoid(f) * c + sigmoid(i) * paddle.tanh(g)
+        return sigmoid(o) * (c if self.bug == "tanh" else paddle.tanh(c)), c
+
+
+class PaddleLooped(paddle.nn.Layer):
+    def __init__(self, bug: str = "") -> None:
+        super().__init__()
+        self.own = OwnCell(bug)
+
+    def forward(self, x: Any) -> Any:
+        h, c = paddle.zeros([2, 5]), paddle.zeros([2, 5])
+        for step in range(3):
+            h, c = self.own(x[:, step], h, c)
+        return h
+
+
+@pytest.mark.parametrize(
+    ("bug", "part", "cause"),
+    [("order", "", "gate order"), ("tanh", "cell's tanh", "missing activation")],
+)
+def test_a_cell_written_out(bug: str, part: str, cause: str) -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
+    assert padiff.compare(Looped(), PaddleLooped(), x).aligned
+    divergence = padiff.compare(Looped(), PaddleLooped(bug), x).divergence
+    assert divergence is not None
+    assert divergence.raw_path == "own"
+    assert divergence.op is not None
+    assert divergence.op.base == "torch.lstm_cell"
+    assert divergence.causes[0].name == cause
+    assert part in divergence.op.base_part

@@ -185,6 +185,7 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         if cause.name in OF_THEIR_OWN:
             yield cause
             return
+    yield from _gate_order(likes, ours, theirs)
     mine = [set(likes.of(0, slot.tensor)) for slot in ours]
     if len(ours) == len(theirs) and all(any(slot.tensor in same for same in mine) for slot in theirs):
         name = "order" if base.thing in ("cat", "stack") else "operands"
@@ -202,6 +203,21 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         moves = [_moves(likes, side, slot.tensor) for side, slot in ((0, one), (1, other))]
         if other.tensor not in likes.of(0, one.tensor) and moves[0] != moves[1]:
             yield _moved(_name(likes, 0, ours[place].tensor), *moves)
+            return
+
+
+def _gate_order(likes: Likes, ours: Sequence[Slot], theirs: Sequence[Slot]) -> Iterator[Cause]:
+    """What raw's op is given is another part than base's, of what one op of base does step by step: another gate."""
+    made = likes.sides[0].maker
+    for one, other in zip(ours, theirs, strict=False):
+        right = made.get(one.tensor)
+        others = [made[tensor] for tensor in likes.of(1, other.tensor) if tensor in made]
+        if right is None or not right.part or one.tensor in likes.of(1, other.tensor):
+            continue
+        wrong = next((event for event in others if event.part and event.call.index == right.call.index), None)
+        if wrong is not None and wrong.part != right.part and "gate" in f"{wrong.part} {right.part}":
+            text = f"raw takes the {wrong.part} of {right.call.kind} where base takes the {right.part}"
+            yield Cause("gate order", text, 0.94)
             return
 
 
