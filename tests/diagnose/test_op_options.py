@@ -45,6 +45,13 @@ CASES: dict[str, tuple[Code, Code, Code, str, str]] = {
         "padding",
         "in raw and (0, 1, 0, 1) in base",
     ),
+    "taken from other places": (
+        lambda x: x[torch.tensor([0, 2, 1, 1])] * 2.0,
+        lambda x: paddle.gather(x, paddle.to_tensor([0, 2, 1, 1])) * 2.0,
+        lambda x: paddle.gather(x, paddle.to_tensor([0, 1, 1, 2])) * 2.0,
+        "index",
+        "takes other places: at 1, 1 in raw and 2 in base",
+    ),
     "a loss that is summed": (
         lambda x: of_torch.cross_entropy(x, torch.arange(3)) * 0.7,
         lambda x: of_paddle.cross_entropy(x, paddle.arange(3)) * 0.7,

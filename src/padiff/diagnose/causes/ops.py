@@ -28,6 +28,8 @@ SURE = 0.85
 GENERIC = frozenset({"operands", "scale", "sign", "offset", "bias", "order", "transposed", "shape", "clamp", "zeroed"})
 """What may be said of many tensors, and follows from what was said of the first."""
 
+TAKING = frozenset({"getitem", "gather", "index_select"})
+"""Ops that take from a tensor by places that another holds."""
 MOST_MASK = 1 << 20
 """Elements of a tensor that is asked whether it is a mask."""
 
@@ -162,6 +164,10 @@ def _is_mask(event: Event, slot: Slot) -> bool:
 
 
 def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
+    places = _places(base, raw)
+    if places is not None:
+        yield places
+        return
     if base.thing != raw.thing:
         numbers = [one for one in (_by_number(base, "base"), _by_number(raw, "raw")) if one is not None]
         if len(numbers) == 1 and (base.moving or raw.moving):  # the other side only goes on
@@ -204,6 +210,21 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         if other.tensor not in likes.of(0, one.tensor) and moves[0] != moves[1]:
             yield _moved(_name(likes, 0, ours[place].tensor), *moves)
             return
+
+
+def _places(base: Event, raw: Event) -> Cause | None:
+    """Both take from a tensor by places, and other ones."""
+    if base.thing not in TAKING or raw.thing not in TAKING:
+        return None
+    found = [[slot for slot in event.call.inputs if slot.value.dtype.startswith("int")] for event in (base, raw)]
+    if [len(one) for one in found] != [1, 1] or any(one[0].value.overwritten for one in found):
+        return None
+    ours, theirs = (one[0].value.numpy().reshape(-1) for one in found)
+    if ours.size != theirs.size or np.array_equal(ours, theirs):
+        return None
+    first = int(np.argmax(ours != theirs))
+    told = f"at {first}, {theirs[first]} in raw and {ours[first]} in base"
+    return Cause("index", f"{raw.call.kind}{line_of(raw)} takes other places: {told}", 0.92)
 
 
 def _gate_order(likes: Likes, ours: Sequence[Slot], theirs: Sequence[Slot]) -> Iterator[Cause]:
