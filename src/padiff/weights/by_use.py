@@ -26,6 +26,7 @@ from padiff.weights.apply import build
 from padiff.weights.assign import assign
 from padiff.weights.choices import Question, questions_of
 from padiff.weights.compose import compose
+from padiff.weights.containers import moved_along
 from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
 from padiff.weights.repeated import repeated
@@ -72,7 +73,7 @@ def plan_by_use(
     base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
-    pairs, sets = settle(pairs, Flow(base.tree, base_use), Flow(raw.tree, raw_use))
+    pairs, sets = settle(moved_along(pairs), Flow(base.tree, base_use), Flow(raw.tree, raw_use))
     copies, raw_left = repeated(pairs, raw_left, base_use)
     every = [*pairs, *copies]
     questions = questions_of(every, sets, base, raw)

@@ -38,7 +38,27 @@ _SILENT = frozenset(
 )
 OF_THEIR_OWN = frozenset({"reduction"})
 """Causes that hold whatever the tensors are."""
-_SHARED = frozenset({"dim", "reduction", "mode", "p", "eps", "keepdim", "ignore_index", "label_smoothing", "alpha"})
+_SHARED = frozenset(
+    [
+        "dim",
+        "reduction",
+        "mode",
+        "p",
+        "eps",
+        "keepdim",
+        "ignore_index",
+        "label_smoothing",
+        "alpha",
+        "align_corners",
+        "padding_mode",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "ceil_mode",
+    ]
+)
 """Arguments that mean the same under these names in all frameworks."""
 
 
@@ -71,7 +91,7 @@ def _of_two_frameworks(base: Event, raw: Event) -> Iterator[Cause]:
     if base.thing == raw.thing == "pad" and "pad" in ours and "pad" in theirs:
         found.append(("pad", ours["pad"], theirs["pad"]))
     for name, one, other in found:
-        if not _same(base, raw, name, one, other):
+        if one is not None and other is not None and not _same(base, raw, name, one, other):
             told = "padding" if name == "pad" else _option_name(name, base.thing, (one, other))
             text = f"{raw.call.kind}{line_of(raw)} is given {name} {other!r} in raw and {one!r} in base"
             yield Cause(told, text, 0.92)
