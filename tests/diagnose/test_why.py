@@ -226,6 +226,7 @@ def test_an_optimizer_that_is_a_function(pair: tuple[str, str]) -> None:
     found = compared(base, raw, optimizers=(ours.step, theirs.step))
     assert (found.phase, first(found).name) == ("weight", "lr")
     assert "raw's step is base's times 2" in first(found).evidence
+    assert found.causes[1].name == "gradient clipping"  # which nobody can tell from it here
 
 
 @pytest.mark.parametrize("most", [2, 16])

@@ -179,6 +179,38 @@ def test_ranks_of_one_side_are_named(tmp_path: Path) -> None:
     assert found is not None and found.raw_path == "blocks.2" and found.note.startswith("rank 1; ")
 
 
+def test_of_several_ranks_the_one_that_parts_first_is_named(tmp_path: Path) -> None:
+    """As where gradients are averaged: what one rank was given shows in the gradients of all."""
+    base, raw = twins("torch", "torch")
+    for rank in (0, 1, 2):
+        dump(base, tmp_path / "a" / f"rank_{rank}", seed=rank)
+    handle = raw.head.weight.register_hook(lambda gradient: gradient * 1.5)
+    for rank, seed in ((0, 0), (1, 8), (2, 2)):
+        dump(raw, tmp_path / "b" / f"rank_{rank}", seed=seed)
+    handle.remove()
+    found = padiff.compare_dumps(tmp_path / "a", tmp_path / "b").divergence
+    assert found is not None and found.phase == "forward"
+    assert found.note == "rank 1; the two models were given different inputs"
+
+
+@pytest.mark.parametrize("forgetful", ["base", "raw"])
+def test_gradients_that_are_not_cleared_are_told(forgetful: str, tmp_path: Path) -> None:
+    models = twins("torch", "torch")
+    for side, model in zip(("base", "raw"), models, strict=True):
+        optimizer = sgd(model)
+        with padiff.capture(model, tmp_path / side, optimizer=optimizer):
+            for step in range(2):
+                model(torch.from_numpy(batch(step))).square().mean().backward()
+                optimizer.step()
+                if side != forgetful:
+                    optimizer.zero_grad()
+    found = padiff.compare_dumps(tmp_path / "base", tmp_path / "raw").divergence
+    assert found is not None and (found.phase, found.step) == ("gradient", 1)
+    other = "raw" if forgetful == "base" else "base"
+    assert found.causes[0].name == "not cleared"
+    assert found.causes[0].evidence.startswith(f"{forgetful}'s gradient is {other}'s plus that of the step before")
+
+
 def test_other_inputs_are_named(tmp_path: Path) -> None:
     base, raw = twins("torch", "paddle")
     found = padiff.compare_dumps(dump(base, tmp_path / "a"), dump(raw, tmp_path / "b", seed=9)).divergence

@@ -84,3 +84,26 @@ def test_base_on_a_kink_hides_no_fault() -> None:
         assert divergence is not None
         assert (divergence.raw_path, divergence.phase) == ("0", "gradient")
         assert divergence.causes[0].name == "scale"
+
+
+def trained(rate: float, row: int) -> padiff.Result:
+    """Three steps, in which what crosses the kink goes into the weights."""
+    base, raw = model(False), model(True)
+    optimizers = tuple(
+        torch.optim.SGD(one.parameters(), lr=lr, momentum=0.9) for one, lr in ((base, 0.01), (raw, rate))
+    )
+    return padiff.compare(base, raw, on_the_kink(row)[row : row + 2], optimizers=optimizers, steps=3)
+
+
+def test_what_a_kink_does_to_gradients_goes_into_the_weights() -> None:
+    for row in (0, 3, 5):
+        result = trained(0.01, row)
+        assert result.aligned, result.divergence
+        assert len(result.steps) == 3
+
+
+def test_a_rate_beside_a_kink_is_named() -> None:
+    for row in (0, 3, 5):
+        found = trained(0.02, row).divergence
+        assert found is not None
+        assert (found.phase, found.step, found.causes[0].name) == ("weight", 0, "lr")

@@ -13,3 +13,4 @@ from padiff.align.op_names import same_thing as same_thing
 from padiff.align.ops import pair_ops as pair_ops
 from padiff.align.slots import name_of as name_of
 from padiff.align.slots import pair_slots as pair_slots
+from padiff.align.stretches import stretches_of as stretches_of

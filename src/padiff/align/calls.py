@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from padiff.align.derived import Cut, Joined
-from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Unmatched, Value
+from padiff.align.stretches import Stretched, cut_slot, stretched
+from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Stretch, Unmatched, Value
 
 MOST_BEHIND = 64
 """How many calls of base are looked at before the last pair."""
@@ -37,6 +39,7 @@ class CallPairing:
         self._kin_seen: dict[int, int] = {}
         """Call of raw to how many calls of its kin came before it."""
         self._twins = twins
+        self._lone = {"base": _lone(base, modules.base_alone), "raw": _lone(raw, modules.raw_alone)}
         self._order = list(base_calls)
         self._place = {call.index: place for place, call in enumerate(base_calls)}
         self._cursor = -1
@@ -48,6 +51,9 @@ class CallPairing:
         self._tags = tags_of(base_calls)
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
+        self._stretches = {(one.node, one.occurrence): one for one in modules.stretches}
+        self._cut_slots: dict[tuple[int, object], int] = {}
+        """Tensor of base and what is cut of it to the number of the stretch."""
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -65,6 +71,9 @@ class CallPairing:
         node = self._base_of.get(raw.node)
         if node is None:
             return None
+        stretch = self._stretches.get((raw.node, raw.occurrence))
+        if stretch is not None:
+            return self._stretch(self._base_calls[node, 0], raw, stretch)
         kin = self._kin.get(raw.node)
         if kin is None:
             return self._base_calls.get((node, raw.occurrence))
@@ -73,6 +82,50 @@ class CallPairing:
             kin.seen += 1
         place = self._kin_seen[raw.index]
         return kin.calls[place] if place < len(kin.calls) else None
+
+    def cut(self, raw: Call) -> bool:
+        """Whether a call is held against a stretch of what base's was given and returned."""
+        return (raw.node, raw.occurrence) in self._stretches
+
+    def by_the_way(self, raw: Call, slot: Slot) -> bool:
+        """Whether a call on a stretch is given something because of that: what earlier calls have kept for it, or what
+        base's is given, too, and cannot be cut."""
+        stretch = self._stretches.get((raw.node, raw.occurrence))
+        if stretch is None or raw.node not in self._base_of:
+            return False
+        whole = self._base_calls[self._base_of[raw.node], 0]
+        kept = stretch.start > 0 and stretch.start in slot.value.shape
+        return kept or any(slot.name == own.name for own in whole.inputs)
+
+    def _stretch(self, base: Call, raw: Call, stretch: Stretch) -> Call:
+        """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
+        inputs = self._cut_all(base.inputs, raw.inputs, stretch)
+        return replace(base, inputs=inputs, outputs=self._cut_all(base.outputs, raw.outputs, stretch))
+
+    def _cut_all(self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch) -> tuple[Slot, ...]:
+        named = {slot.name: slot for slot in partners}
+        found: list[Slot] = []
+        followed = False
+        for place, slot in enumerate(slots):
+            if slot.tracked and followed:
+                continue  # keys and values for later calls: base's code goes on with them inside, raw's in other calls
+            partner = named.get(slot.name) or (partners[place] if len(slots) == len(partners) else None)
+            if partner is not None and partner.value.shape == slot.value.shape:
+                if math.prod(slot.value.shape) > 1:  # one number, such as a loss, is of all of it
+                    found.append(slot)
+                continue
+            cut = cut_slot(slot, partner, stretch)
+            if cut is None:
+                continue
+            key = (slot.tensor, cut)
+            if key not in self._cut_slots:
+                number = self._cut_slots[key] = -1 - len(self.derived)
+                self.parts[number] = (slot.tensor,)
+                self.members.add(slot.tensor)
+                self.derived[number] = partial(stretched, slot.tensor, cut)
+            followed = followed or slot.tracked
+            found.append(Slot(slot.name, self._cut_slots[key], Stretched(slot.value, cut), slot.tracked))
+        return tuple(found)
 
     def lacking(self, raw: Call) -> bool:
         """Whether base has no module that a call of raw could be held against."""
@@ -160,6 +213,38 @@ class CallPairing:
                 break
         return found
 
+    def lone_beyond(self, base: Call) -> list[tuple[Call, bool]]:
+        """Calls of base with tensors that raw has nowhere, around a call or fed by it, each with whether it is around.
+
+        Raw may do at once, with weights made of both, what base does in two: an adapter that was merged, a norm that
+        was folded."""
+        if not self._lone["base"]:
+            return []
+        found: list[tuple[Call, bool]] = []
+        origins = {slot.origin for slot in base.outputs}
+
+        def fed(call: Call) -> bool:
+            return bool(call.inputs) and call.inputs[0].origin in origins
+
+        around = base.parent
+        for call in self._order[self._place.get(base.index, len(self._order)) + 1 :]:
+            if call.index == around:
+                if call.node not in self._lone["base"]:
+                    break
+                found.append((call, True))
+                around = call.parent
+            elif call.node in self._lone["base"] and fed(call):
+                found.append((call, False))
+        return found
+
+    def lone_near(self, raw: Call) -> bool:
+        """Whether raw has a module with tensors that base has nowhere, around the one that is called or beside it."""
+        parent = self._trees["raw"].nodes[raw.node].parent
+        if not self._lone["raw"] or parent < 0:
+            return False
+        lone = self._lone["raw"]
+        return parent in lone or any(child in lone for child in self._trees["raw"].nodes[parent].children)
+
     def hinted(self, raw: Call) -> int | None:
         """The node of base that kind and place in the tree speak for, where calls decide."""
         return self._hints.get(raw.node)
@@ -174,6 +259,10 @@ class CallPairing:
     def dealt_with(self, raw: Call) -> list[Call]:
         """Calls of base that no later call of raw will be held against, once this one has been."""
         group = self._group_of.get(raw.node)
+        stretch = self._stretches.get((raw.node, raw.occurrence))
+        if group is None and stretch is not None:
+            last = stretch.stop == stretch.whole
+            return [self._base_calls[self._base_of[raw.node], 0]] if last and raw.node in self._base_of else []
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
@@ -211,6 +300,8 @@ class CallPairing:
     def together(self, raw: Call) -> list[Call] | None:
         """Base's calls that together do what a call of raw does; None where it does but a part of what one does."""
         group = self._group_of.get(raw.node)
+        if self.cut(raw):
+            return None
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
@@ -239,6 +330,8 @@ class CallPairing:
                 if call.node in self._grouped[side] or call.index in met or call.index in shared[side]:
                     continue
                 if partner is not None and call.occurrence < counts[other][partner]:
+                    continue
+                if side == "raw" and partner is not None and self.cut(call):
                     continue
                 if units[call.node]:
                     why = f"inside {units[call.node]}, which is compared as one"
@@ -302,6 +395,16 @@ def _kin(
         kin = _Kin([call for call in calls if call.node in bases[node]])
         found |= dict.fromkeys(raws[partner] & base_of.keys(), kin)
     return found
+
+
+def _lone(tree: ModuleTree, alone: Sequence[int]) -> frozenset[int]:
+    """Of modules without partner those that hold tensors, themselves or in others without partner."""
+    found: set[int] = set()
+    for index in sorted(alone, reverse=True):  # children come after their parents
+        node = tree.nodes[index]
+        if node.parameters or node.buffers or any(child in found for child in node.children):
+            found.add(index)
+    return frozenset(found)
 
 
 def _first(tree: ModuleTree) -> dict[int, int]:

@@ -50,6 +50,7 @@ def pair_modules(
     pairing.by_leaves()
     pairing.by_content()
     pairing.by_parents()
+    pairing.by_places()
     return pairing.result()
 
 
@@ -65,6 +66,7 @@ def _anchored(base: ModuleTree, raw: ModuleTree, rules: Rules, anchors: Anchors)
     pairing.by_content()
     pairing.by_content(bare=False)
     pairing.by_parents()
+    pairing.by_places()
     return replace(pairing.result(), groups=anchors.groups)
 
 
@@ -260,6 +262,23 @@ class _Pairing:
                 continue
             for one, other in align_sequences(left, right, inner_likeness, lambda node: (node.kind, node.path)):
                 self.put(one, other)
+
+    def by_places(self) -> None:
+        """What is left and has one name in two paired modules: a layer that one side has put another in the place of,
+        such as a quantised one, which keeps its tensors where nobody sees them."""
+        grouped = {index for group in self.anchors.groups for index in group.base}
+        grouped_raw = {index for group in self.anchors.groups for index in group.raw}
+        for node in self.base.nodes:
+            above = self.partner.get(node.parent, -1)
+            if node.index in self.partner or node.index in self.base_out or above < 0 or node.name.isdigit():
+                continue
+            children = (self.raw.nodes[child] for child in self.raw.nodes[above].children)
+            other = next((child for child in children if child.name == node.name), None)
+            if other is None or other.index in self.taken or other.index in self.raw_out:
+                continue
+            ours, theirs = {*self.base.subtree(node.index)}, {*self.raw.subtree(other.index)}
+            if not ours & (grouped | self.partner.keys()) and not theirs & (grouped_raw | self.taken.keys()):
+                self.put(node, other)
 
     def by_parents(self) -> None:
         """Leaves without tensors that order left over, among the children of paired parents."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,14 @@ class Held:
         """Somebody wrote into the memory, seen in time or not."""
         return self._copied or self.overwritten
 
+    @property
+    def wanted(self) -> bool:
+        """Somebody else has the tensor, too, and may bring it back."""
+        return self._tensor is not None and not self._copied and self._owners() > ALONE
+
+    def _owners(self) -> int:
+        return sys.getrefcount(self._tensor)
+
     def detach(self) -> None:
         """Let go of the autograd graph, keep the elements."""
         if self._tensor is not None and not self._copied:
@@ -98,6 +107,16 @@ class Held:
 
     def __repr__(self) -> str:
         return f"Held({self.dtype}{list(self.shape)})"
+
+
+def _counted_when_alone() -> int:
+    held = object.__new__(Held)
+    held._tensor = object()
+    return held._owners()
+
+
+ALONE = _counted_when_alone()
+"""What Python counts as owners of a tensor that only a :class:`Held` has: itself, and whoever counts."""
 
 
 def measured(base: Value, raw: Value, rtol: float | None = None) -> Measured | None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from padiff.capture.held import Held
 from padiff.capture.op_records import Outputs, Run, Told, Written, op_calls
+from padiff.capture.own_functions import BACKWARD
 from padiff.capture.seen_tensors import SeenTensors
 from padiff.capture.whose_code import END, FUNCTION, LAYER, USER, WRAPPER, WhoseCode
 from padiff.frameworks import Adapter
@@ -51,6 +52,8 @@ class WantedOps:
     """Whether it is kept what ops were given besides tensors."""
     layers: bool = False
     """Whether those in the code of the framework's own layers are seen, too."""
+    functions: bool = False
+    """Whether a function with a backward of its own is one op: nothing inside is followed by gradients."""
 
 
 class Begun:
@@ -307,6 +310,30 @@ class OpLog:
             finally:
                 self._inside -= 1
             self.end(begun, output, args)
+            return output
+
+        return watched
+
+    def by_its_backward(self, name: str, function: Callable[..., Any], backward: str) -> Callable[..., Any]:
+        """A function with a backward of its own as one op, unless it calls modules: then what is inside tells more."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            begun = self.begin(function, args, kwargs, sys._getframe(1), name)
+            if begun is None:
+                return function(*args, **kwargs)
+            seen, entered = self._running.open_calls[-1].ops, self._running.entered
+            before = len(seen)
+            output = function(*args, **kwargs)
+            self.settle()
+            if self._running.entered == entered:
+                del seen[before:]
+                for _, tensor in self._adapter.flatten(output):
+                    self._first_given(tensor)  # it takes part in backward from now on
+                where, instruction, _, _ = begun.place
+                if isinstance(where, Told):
+                    where = where._replace(options=(*where.options, (BACKWARD, backward)))
+                begun.place = (where, instruction, None, 0)
+                self.end(begun, output, args)
             return output
 
         return watched

@@ -17,6 +17,7 @@ from padiff.capture.held import Held
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.op_records import Written
 from padiff.capture.ops import OpLog, WantedOps
+from padiff.capture.own_functions import watched_own_functions
 from padiff.capture.recomputing import SecondRun, in_custom_function
 from padiff.capture.scaling import unscaled
 from padiff.capture.seen_tensors import SeenTensors
@@ -131,6 +132,8 @@ class Recorder:
                 stack.enter_context(self._adapter.watch_writes(self._about_to_write))
             else:
                 stack.enter_context(watched_functions(self._ops.whole))
+                if self._ops.wanted.functions:
+                    stack.enter_context(watched_own_functions(self._adapter, self._ops.by_its_backward))
                 stack.enter_context(self._adapter.watch_ops(self._ops, self._about_to_write))
             yield
 
@@ -324,12 +327,13 @@ class Recorder:
             self.tensors.owned = opened.owned
 
     def _hand_over(self, opened: _Open, parent: _Open, call: Call) -> None:
-        """What the call returns now belongs to its parent; the rest nobody will see again."""
+        """What the call returns, or somebody keeps, now belongs to its parent; the rest nobody will see again."""
         if self._observer is None:
             return
         returned = {id(slot.value) for slot in call.outputs}
+        within = parent.index >= 0
         for key, held in opened.owned:
-            if id(held) in returned:
+            if id(held) in returned or (within and held.wanted):
                 parent.owned.append((key, held))
             else:
                 self.tensors.forget(key, held)

@@ -47,7 +47,10 @@ def _of_call(fault: Fault, pairs: Sequence[tuple[Call, Call]], base_of: dict[int
                 note = f"{fault.side} stops following gradients in the module's own code, after {child}"
     elif fault.phase == "backward":
         note = "the gradient of its output agrees and that of its input doesn't"
-        if fault.between:
+        if fault.of_loss:
+            note = "outputs and loss agree and the gradient that the loss sends back doesn't"
+            note = f"{note}: look at the loss functions"
+        elif fault.between:
             note = f"the gradient that arrives at the output of {after.path if after else 'a child'} differs"
     elif given:
         note = "the two models were given different inputs"

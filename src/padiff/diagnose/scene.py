@@ -60,7 +60,7 @@ class Scene:
     unreached_in: Side = "raw"
     """The side that sends none there."""
     before: Array | None = None
-    """Weight and buffer: what the tensor held before the step, on both sides."""
+    """Weight and buffer: what the tensor held before the step, on both sides. Gradient: that of the step before."""
     gradient: Array | None = None
     """Weight: the parameter's gradient in that step, on both sides; settings are the optimizers' then."""
     moment: str = ""

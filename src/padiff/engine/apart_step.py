@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from padiff.align import CallPairing
+from padiff.align import CallPairing, stretches_of
 from padiff.capture.perturb import spacing_of
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
@@ -115,7 +115,9 @@ class ApartStep:
                 found = [
                     first
                     if self._summed
-                    else explained_apart(self._job, self._plan, first, done, base, raw, gaps, self._until(base))
+                    else explained_apart(
+                        *(self._job, self._plan, first, done, base, raw, gaps, self._until(base), self._before(raw))
+                    )
                 ]
         if found and not self._summed:
             self.notes += self._own_draws(base, raw)
@@ -135,6 +137,10 @@ class ApartStep:
         found = [one for one in self._dumps["base"].steps if one.number <= step.number]
         whole = [one.number for one in found] == list(range(len(found))) and len(found) <= MOST_STEPS
         return found if whole else []
+
+    def _before(self, step: StepDump) -> StepDump | None:
+        """Raw's step before this one, where its dump holds it."""
+        return next((one for one in self._dumps["raw"].steps if one.number == step.number - 1), None)
 
     def _own_draws(self, base: StepDump, raw: StepDump) -> list[str]:
         """Where the two drew other random numbers, nothing that follows from them can agree."""
@@ -179,7 +185,9 @@ class ApartStep:
         job = self._job
         trees, dumps = (job.base.tree, job.raw.tree), (self._dumps["base"], self._dumps["raw"])
         base_trace, raw_trace = as_both_hold((base.trace(), raw.trace()), trees, dumps, self._modules)
-        pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, base_trace.calls, twins=self._twins)
+        parts = () if self._summed else stretches_of(self._modules, base_trace.calls, raw_trace.calls)
+        modules = replace(self._modules, stretches=parts)
+        pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls, twins=self._twins)
         if self._summed:
             return Summaries(job, pairing, noise).step(base_trace, raw_trace)
         watcher = SideBySide(base_trace, pairing, job.tolerance, job.base.tree, self._twins, noise)

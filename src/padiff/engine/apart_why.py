@@ -9,7 +9,7 @@ import numpy as np
 
 from padiff.align import pair_slots
 from padiff.compare.layouts import compare_arranged
-from padiff.diagnose.causes import differing_settings
+from padiff.diagnose.causes import differing_settings, explain
 from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import moment_of, path_of
 from padiff.engine.inside import with_op
@@ -46,8 +46,10 @@ def explained_apart(
     raw: StepDump,
     draws: tuple[DrawGap, ...] = (),
     until: Sequence[StepDump] = (),
+    earlier: StepDump | None = None,
 ) -> Divergence:
-    """The divergence with what the dumps tell about it; ``until`` are base's steps up to this one, where all are."""
+    """The divergence with what the dumps tell about it; ``until`` are base's steps up to this one, where all are, and
+    ``earlier`` is raw's before it."""
     try:
         if divergence.phase == "forward" and divergence.role in ("output", "input"):
             return _at_call(job, plan, divergence, done, draws, recorded_ops(base, raw))
@@ -56,9 +58,37 @@ def explained_apart(
             if moment_of(divergence.comparison):
                 divergence = replace(divergence, note=REMEMBERED)
             return divergence if scene is None else with_causes(drawn(divergence, scene), scene)
-        return _with_settings(job, divergence)
+        told = _with_settings(job, divergence)
+        scene = _of_gradient(plan, divergence, base, raw, earlier) if divergence.phase == "gradient" else None
+        return told if scene is None else replace(drawn(told, scene), causes=explain(scene))
     except FORGIVEN:
         return divergence
+
+
+def _of_gradient(
+    plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump, earlier: StepDump | None
+) -> Scene | None:
+    """The gradient of a parameter, as it was when the optimizer was given it."""
+    wrong = divergence.comparison
+    path = path_of(wrong)
+    entry = next((one for one in plan.entries if one.path == path), None)
+    found = raw.parameter_gradients.get(path)
+    expected = None if entry is None or not entry.sources else _built(entry, base.parameter_gradients)
+    if expected is None or found is None:
+        return None
+    before = None if earlier is None else earlier.parameter_gradients.get(path)
+    return Scene(
+        phase="gradient",
+        role="parameter",
+        base_kind=wrong.base_kind,
+        raw_kind=wrong.raw_kind,
+        layer=None,
+        expected=expected,
+        found=np.array(found.numpy()),
+        agrees=agreement(wrong),
+        tensor=wrong.name,
+        before=None if before is None else np.array(before.numpy()),
+    )
 
 
 def _at_call(

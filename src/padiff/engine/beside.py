@@ -48,6 +48,10 @@ class Beside(Protocol):
         """Base's calls that together do what raw's does; None where it does a part of what one does."""
         ...
 
+    def by_the_way(self, raw: Call, slot: Slot) -> bool:
+        """Whether a call that does a part of what base's does is given something because of that."""
+        ...
+
     def loose(self, base: Call, raw: Call) -> bool:
         """Whether the two may end at different places without anything being wrong."""
         ...
@@ -97,6 +101,9 @@ class Itself:
 
     def members(self, base: Call, raw: Call) -> list[Call] | None:
         return [base]
+
+    def by_the_way(self, raw: Call, slot: Slot) -> bool:
+        return False
 
     def loose(self, base: Call, raw: Call) -> bool:
         return False
@@ -158,6 +165,9 @@ class Other:
     def members(self, base: Call, raw: Call) -> list[Call] | None:
         found = self._pairing.together(raw)
         return [base] if found is not None and len(found) < 2 else found
+
+    def by_the_way(self, raw: Call, slot: Slot) -> bool:
+        return self._pairing.by_the_way(raw, slot)
 
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]

@@ -4,7 +4,7 @@ step of full length however small a gradient is."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from padiff.capture.held import Held
 from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
 from padiff.compare.measure import rms
-from padiff.records import Array, Noise
+from padiff.frameworks.tree import join
+from padiff.records import Array, Comparison, Noise, WeightPlan
 
 UNCERTAIN = 10.0
 """Below how many times its noise the sign of a gradient's element is not relied on."""
@@ -24,10 +25,11 @@ before it multiplies by one less a beta, and still be one in another."""
 
 
 class Drift:
-    """Base's parameters and gradients before a step, and what the step made of them."""
+    """Base's parameters and gradients before a step, and what the step made of them. ``apart`` says how far raw's
+    gradients are from base's where that was found to be no fault: numbers that cross a kink."""
 
-    def __init__(self, base: Session, noise: Noise) -> None:
-        self._base, self._noise = base, noise
+    def __init__(self, base: Session, noise: Noise, apart: Mapping[str, float]) -> None:
+        self._base, self._noise, self._apart = base, noise, apart
         adapter = base.live.adapter
         self._before: dict[str, Array] = {}
         self.gradients: dict[str, Array] = {}
@@ -48,9 +50,24 @@ class Drift:
         for path, parameter in self._base.live.parameters().items():
             if path in self._before:
                 moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
-                unsure = uncertain * self._noise.parameters[path]
-                found[path] = uncertain_part(moved, self.gradients[path], unsure) + earlier.get(path, 0.0)
+                gradient, apart = self.gradients[path], self._apart.get(path, 0.0)
+                unsure = max(uncertain * self._noise.parameters[path], apart)
+                found[path] = uncertain_part(moved, gradient, unsure) + earlier.get(path, 0.0)
+                size = rms(gradient)
+                if apart > size > 0:  # base's own is the smaller part of it, and raw may take a longer step
+                    found[path] += rms(moved) * apart / size
         return found
+
+
+def gradients_apart(plan: WeightPlan, compared: Iterable[Comparison]) -> dict[str, float]:
+    """Base's parameters to how far raw's gradients are from theirs."""
+    sources = {entry.path: [source.path for source in entry.sources] for entry in plan.entries}
+    found: dict[str, float] = {}
+    for one in compared:
+        if one.phase == "gradient" and one.outcome.numbers is not None:
+            for path in sources.get(join(one.raw_path, one.name), ()):
+                found[path] = max(found.get(path, 0.0), one.outcome.numbers.rmse)
+    return found
 
 
 def uncertain_part(moved: Array, gradient: Array, unsure: float) -> float:

@@ -19,8 +19,14 @@ Key = tuple[int | None, int | None]
 """Step and rank, as far as folders say."""
 
 
+PHASES = ("forward", "backward", "gradient", "weight", "buffer")
+"""In the order of a step."""
+
+
 def compare_folders(base: str | Path, raw: str | Path, pair: Callable[[Dump, Dump], Apart], shown: Stages) -> Result:
-    """Every dump of base against raw's of the same step and rank; the first that diverges is the result."""
+    """Every dump of base against raw's of the same step and rank; the first that diverges is the result.
+
+    Of several ranks it is the one that does so earliest: what one sends to the others makes them differ later."""
     mine, theirs = dumps_below(base), dumps_below(raw)
     if len(mine) == len(theirs) == 1:  # one run of one process, wherever each keeps it
         theirs = dict(zip(mine, theirs.values(), strict=True))
@@ -32,15 +38,29 @@ def compare_folders(base: str | Path, raw: str | Path, pair: Callable[[Dump, Dum
             f"{_named(next(iter(theirs)))} here"
         )
     results: list[Result] = []
+    parted: list[tuple[Key, Result]] = []
     for place, key in enumerate(common):
+        if parted and key[0] != parted[0][0][0]:
+            break
         with Dump.open(mine[key]) as one, Dump.open(theirs[key]) as other:
             shown.now(f"comparing {_named(key)}" if len(common) > 1 else "comparing")
             found = pair(one, other).run(shown.done if len(common) == 1 else lambda done, of: None)
         shown.done(place + 1, len(common))
-        results.append(_labelled(found, key) if len(common) > 1 else found)
+        labelled = _labelled(found, key) if len(common) > 1 else found
+        results.append(labelled)
         if found.divergences:
-            break
+            parted.append((key, labelled))
+    if parted:
+        earliest = min((result for _, result in parted), key=_moment)
+        results.remove(earliest)
+        results.append(earliest)
     return _with_alone(_joined(results), alone) if alone else _joined(results)
+
+
+def _moment(result: Result) -> tuple[int, int]:
+    """When a run first parts."""
+    first = result.divergences[0]
+    return first.step, PHASES.index(first.phase)
 
 
 def _joined(results: list[Result]) -> Result:

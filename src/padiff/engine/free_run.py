@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from padiff.align import CallPairing
+from padiff.align import CallPairing, stretches_of
 from padiff.capture.held import Held
 from padiff.capture.one_step import Arguments
 from padiff.capture.recorder import Observer
@@ -51,7 +51,7 @@ class FreeRun:
         keeping: Keeping,
         randomness: Randomness,
     ) -> None:
-        self._plan, self._modules, self._base, self._raw, self._step = plan, modules, base, raw, step
+        self._plan, self.modules, self._base, self._raw, self._step = plan, modules, base, raw, step
         self._twins, self._drift, self._keeping, self._randomness = twins, drift, keeping, randomness
         self.job = job
         """With wider tolerances, once a model turns out to compute in a narrower dtype than its tensors'."""
@@ -69,6 +69,11 @@ class FreeRun:
     def run(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
         done = self._side_by_side()
+        parts = stretches_of(self.modules, done.base.calls, done.raw.calls)
+        if parts:
+            self.modules = replace(self.modules, stretches=parts)
+            with self._base.again(), self._raw.again():
+                done = self._side_by_side(apart=True)
         formats = (self._base.autocast, self._raw.autocast, *product_dtypes(self.job, done))
         known, self.job = self.job, narrowed(self.job, formats)
         if self.job is known:
@@ -194,7 +199,7 @@ class FreeRun:
 
     def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
-        pairing = CallPairing(job.base.tree, job.raw.tree, self._modules, base.calls, twins=self._twins)
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self._twins)
         self._crossings = Crossings() if self._kinks_matter(base) else None
         self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self._twins, self.noise, self._crossings)
         return self.watcher

@@ -19,10 +19,15 @@ class HeldOfBase:
         self._values: dict[int, Value] = {}
         self._uses: Counter[int] = Counter()
         """Tensor to the number of slots in which it has not been met yet."""
-        for call in base.calls:
+        self._ended = {call.index: place for place, call in enumerate(base.calls)}
+        self._last: dict[int, int] = {}
+        """Tensor to the last call, in the order in which they end, that was given or returned it: what a call inside
+        returned may be kept by others, without their callers knowing, and be part of what the model returns."""
+        for place, call in enumerate(base.calls):
             for slot in (*call.inputs, *call.outputs):
                 self._values[slot.tensor] = slot.value
                 self._uses[slot.tensor] += 1
+                self._last[slot.tensor] = place
             for slot in (made for op in call.ops for made in op.outputs):
                 self._values.setdefault(slot.tensor, slot.value)
                 self._uses[slot.tensor] += 1
@@ -61,9 +66,10 @@ class HeldOfBase:
             index = self._parents[index]
 
     def _release(self, call: Call) -> None:
-        """Everything inside a call was compared: only what it returned can be asked for again, not even what was met
-        in calls that have no partner."""
+        """Everything inside a call was compared: only what it returned, or a later call has, can be asked for again,
+        not even what was met in calls that have no partner."""
         returned = {slot.tensor for slot in call.outputs}
+        ended = self._ended[call.index]
         for number in range(*call.tensors):
-            if number not in returned and number in self._values:
+            if number not in returned and number in self._values and self._last.get(number, -1) <= ended:
                 self._values.pop(number).release()

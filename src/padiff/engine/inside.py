@@ -41,6 +41,9 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet."""
     fault = _with_a_partner(fault, scenes)
+    partner = scenes.pairs.get(fault.raw.index)
+    if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
+        return divergence  # a part of what base's code did at once: none of its tensors is one of raw's
     culprit = _culprit(fault, scenes)
     if culprit is None or not culprit.found:
         return divergence

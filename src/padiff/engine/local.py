@@ -163,14 +163,16 @@ class LocalRun:
 
     def _look_for_missing(self, base: Call, call: Call) -> None:
         """What one side's call is given and the other's is not."""
-        if len(base.inputs) == len(call.inputs):
+        names = {slot.name for slot in base.inputs}
+        given = [slot for slot in call.inputs if slot.name in names or not self._beside.by_the_way(call, slot)]
+        if len(base.inputs) == len(given):
             return
-        _, only_base, only_raw = pair_slots(base.inputs, call.inputs)
-        more = len(base.inputs) > len(call.inputs)
+        _, only_base, only_raw = pair_slots(base.inputs, given)
+        more = len(base.inputs) > len(given)
         has, lacks = ("base", "raw") if more else ("raw", "base")
         for slot in only_base if more else only_raw:
-            given = f"{has} one of shape {list(slot.value.shape)}"
-            outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {given}")
+            shown = f"{has} one of shape {list(slot.value.shape)}"
+            outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")
             comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison)
 
@@ -283,6 +285,10 @@ class LocalRun:
     def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
         """What the call sends back to one of its inputs."""
         self.silent.sent(call, other)
+        ended = self._blame.met[call.index][0]
+        if ended is not None and ended.index != base.index:  # around the one beside which it began
+            expected = self._sent_back([ended], one)
+            return None if expected is None else self._gradient("input", ended, call, one, other, expected, gradient)
         members = self._beside.members(base, call)
         if members is None:  # its share of what base's sends back is not known; the sum is seen where it arrives
             return None

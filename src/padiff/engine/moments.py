@@ -13,11 +13,10 @@ import numpy as np
 
 from padiff.capture.held import HostValue
 from padiff.compare.measure import rms
-from padiff.engine.drift import EDGE
+from padiff.engine.drift import EDGE, gradients_apart
 from padiff.engine.job import Job
 from padiff.engine.state import State
 from padiff.frameworks.settings import optimizer_moments_of
-from padiff.frameworks.tree import join
 from padiff.records import Array, Comparison, Noise, Value, WeightPlan
 
 MOMENTS = ("moment1", "moment2", "velocity")
@@ -64,7 +63,7 @@ class Moments:
         self.now = {
             name: (sides[0][name], sides[1][name]) for name in MOMENTS if sides[0].get(name) and sides[1].get(name)
         }
-        apart = self._apart(compared)
+        apart = gradients_apart(self._plan, compared)
         found: list[Comparison] = []
         for name, both in self.now.items():
             base, raw = (_held_by_all(one) for one in both) if name == "moment2" else both
@@ -92,16 +91,6 @@ class Moments:
             name: {path: np.array(live.adapter.to_numpy(tensor)) for path, tensor in held.items()}
             for name, held in tensors.items()
         }
-
-    def _apart(self, compared: Sequence[Comparison]) -> dict[str, float]:
-        """Base's parameters to how far raw's gradients are from theirs."""
-        sources = {entry.path: [source.path for source in entry.sources] for entry in self._plan.entries}
-        found: dict[str, float] = {}
-        for one in compared:
-            if one.phase == "gradient" and one.outcome.numbers is not None:
-                for path in sources.get(join(one.raw_path, one.name), ()):
-                    found[path] = max(found.get(path, 0.0), one.outcome.numbers.rmse)
-        return found
 
     def _allowed(self, name: str, path: str, moment: Array, gradient: Array, noise: float) -> float:
         taken = np.square(gradient.astype(np.float64)) if name == "moment2" else gradient

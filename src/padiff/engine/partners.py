@@ -22,7 +22,8 @@ class Partners:
         self._pairing, self._base_tree, self._tolerance = pairing, base_tree, tolerance
         self._alike = pairing.alike
         self._unfinished: dict[int, tuple[Array, Call]] = {}
-        """Raw tensor of a norm that differs from base's to base's output and the call: an activation may follow."""
+        """Raw tensor that differs from base's to base's output and the call: an activation may follow, or what base has
+        merged with it."""
         self.rectified: list[int] = []
         """Raw calls of norms that returned their partner's output with negatives set to zero."""
 
@@ -36,12 +37,20 @@ class Partners:
         return base
 
     def finishes(self, call: Call) -> Call | None:
-        """Raw's norm that this activation of raw completes to what base's norm returned in one."""
-        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.inputs[0].origin not in self._unfinished:
+        """Raw's call that this one completes to what base's returned in one: an activation after a norm, a norm after a
+        convolution that base has folded into one, an adapter around a layer that base has merged."""
+        if not self._unfinished or len(call.outputs) != 1:
             return None
-        expected, first = self._unfinished.pop(call.inputs[0].origin)
-        agrees = agree_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance)
-        return first if agrees else None
+        fed = [slot.origin for slot in call.inputs[:1] if slot.origin in self._unfinished]
+        around = [origin for origin, (_, first) in self._unfinished.items() if first.parent == call.index]
+        for origin in (*fed, *around):
+            expected, first = self._unfinished[origin]
+            if len(call.inputs) != 1 and origin in fed and origin not in around:
+                continue
+            del self._unfinished[origin]
+            if agree_in_any_layout(expected, call.outputs[0].value.numpy(), self._tolerance):
+                return first
+        return None
 
     def _idle_elsewhere(self, base: Call, raw: Call, same: Same) -> bool:
         """Two that pass on what they are given, at different places: before or after a scale is all the same."""
@@ -89,18 +98,25 @@ class Partners:
         return None
 
     def _chain(self, base: Call, call: Call, same: Same) -> Call:
-        """A norm with its own activation beside a norm and an activation: base's two, if raw returned what they do."""
-        if self._alike or len(base.outputs) != 1 or len(call.outputs) != 1 or not _is_norm(self._base_tree, base):
+        """A norm with its own activation beside a norm and an activation, or a layer beside one and what it was merged
+        with: base's two, if raw returned what they do."""
+        if len(base.outputs) != 1 or len(call.outputs) != 1:
+            return base
+        norm, near = not self._alike and _is_norm(self._base_tree, base), self._pairing.lone_near(call)
+        beyond = self._pairing.lone_beyond(base)
+        if not (norm or near or beyond):
             return base
         if same(base.outputs[0], call.outputs[0]) or not _same_given(base, call, same):
             return base
-        for after in self._pairing.candidates_after(base):
-            fed = after.inputs and after.inputs[0].origin == base.outputs[0].origin
-            if fed and len(after.outputs) == 1 and same(after.outputs[0], call.outputs[0]):
-                return replace(base, path=f"{base.path} + {after.path}", outputs=after.outputs)
-        expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the activation is seen
-        self._unfinished[call.outputs[0].origin] = (expected, call)
-        if _rectified(base.outputs[0].value, call.outputs[0].value):
+        after = [(one, False) for one in self._pairing.candidates_after(base)] if norm else []
+        for other, around in (*after, *beyond):
+            fed = around or (other.inputs and other.inputs[0].origin == base.outputs[0].origin)
+            if fed and len(other.outputs) == 1 and same(other.outputs[0], call.outputs[0]):
+                return other if around else replace(base, path=f"{base.path} + {other.path}", outputs=other.outputs)
+        if norm or near:
+            expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the rest is seen
+            self._unfinished[call.outputs[0].origin] = (expected, call)
+        if norm and _rectified(base.outputs[0].value, call.outputs[0].value):
             self.rectified.append(call.index)
         return base
 

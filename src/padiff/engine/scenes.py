@@ -77,6 +77,10 @@ class Scenes:
         if fault.expected is None or fault.found is None:
             return None
         base = self._calls.get(fault.base.index, fault.base)
+        if fault.of_loss:
+            scene = self._scene(fault.comparison, base, fault.raw.node, fault.expected, fault.found)
+            sent = self._of_outputs()
+            return replace(scene, role="loss", given=arrays_of(base.outputs), raw_gradients=sent, retry=lambda _: None)
         around, handed = self._around(base, fault)
         return replace(
             self._scene(fault.comparison, base, fault.raw.node, fault.expected, fault.found),

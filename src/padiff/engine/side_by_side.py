@@ -101,6 +101,7 @@ class SideBySide:
     def on_call(self, call: Call) -> None:
         finished = self._partners.finishes(call)
         if finished is not None:
+            self._settle()
             self._drop_outputs({finished.index})
             for slot in finished.outputs:  # nor is its gradient: it has another place in base, which is met now
                 met = self._places.get(slot.tensor)

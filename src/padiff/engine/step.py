@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
-from padiff.engine.drift import UNCERTAIN, Drift
+from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
 from padiff.engine.free_run import FreeRun
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
+from padiff.engine.lent import lent_weights
 from padiff.engine.localise import Located, localise
 from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.ops_beside import named_by_ops, with_ops
@@ -83,6 +84,7 @@ class Step:
         if self.job.single_step is not None:
             return single_step(self, self.job.single_step)
         done = self.free.run()
+        self.modules = self.free.modules
         with ExitStack() as stack:
             if self._draws_apart(done):
                 for session in (self.base, self.raw):
@@ -108,20 +110,23 @@ class Step:
         self.done = done
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
+        grown = False
         if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
-            second = self.second_look(done)
-            by_rounding = job.tolerance.mode == "auto" and not self.compiled
-            if second is not None and by_rounding and may_be_kinks(second.faults, second.state):
-                second = self._without_kinks(done, second)
-                if not second.faults and all(one.agrees for one in second.state):
-                    done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
-            if second is not None:
-                with base.eagerly(), raw.eagerly():  # causes and ops are tried by running modules again
-                    located = explained_places(second)
-                done = replace(done, local=second.comparisons)
+            with lent_weights(job, self.plan) if self._trained else nullcontext():
+                second = self.second_look(done)
+                by_rounding = job.tolerance.mode == "auto" and not self.compiled
+                if second is not None and by_rounding and may_be_kinks(second.faults, second.state):
+                    second = self._without_kinks(done, second)
+                    if not second.faults and all(one.agrees for one in second.state):
+                        done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
+                if second is not None:
+                    with base.eagerly(), raw.eagerly():  # causes and ops are tried by running modules again
+                        located = explained_places(second)
+                    done = replace(done, local=second.comparisons)
             self.seen_into = second is not None
             if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
+                grown = True
         trees = (job.base.tree, job.raw.tree)
         located = with_lone_outputs(located, done, trees)
         given = given_otherwise(done, located[0]) if located else None
@@ -130,7 +135,7 @@ class Step:
         state = State(job, self.plan, self.step, noise)
         if job.optimizers is not None and not located and find_divergence(done, trees) is None:
             self.after.keep_weights()
-            drift = None if noise is None else Drift(base, noise)
+            drift = None if noise is None else Drift(base, noise, gradients_apart(self.plan, done.comparisons))
             base.optimize(self.step, job.optimizers[0])
             raw.optimize(self.step, job.optimizers[1])
             if drift is not None and noise is not None:
@@ -142,7 +147,8 @@ class Step:
             if drift is not None and noise is not None and all(one.agrees for one in weights):
                 found += self.after.moments.compare(self.step, noise, drift.gradients, done.comparisons)
         buffers = _buffers(base, raw, self.modules)
-        found += state.tensors("buffer", "buffer", *buffers)
+        kept = state.tensors("buffer", "buffer", *buffers)
+        found += explained(kept, ()) if grown else kept
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
         self.keeping.raw.end(raw, buffers[1])
@@ -158,6 +164,11 @@ class Step:
             located = with_trips(located, plain)
         done = with_ops(done, found, diverged=bool(located))
         return done, [named_by_ops(one, done) for one in located]
+
+    @property
+    def _trained(self) -> bool:
+        """Whether both have taken steps that were found to agree: their weights differ by rounding and no more."""
+        return self.step > 0 and self.job.optimizers is not None
 
     def _say_what_is_left(self) -> None:
         """Functions that step should clear, too; both may gather gradients over steps, one alone forgot to."""
@@ -214,7 +225,7 @@ class Step:
                     self.step,
                     twins=self.twins,
                     tolerance=job.tolerance if job.tolerance.mode == "auto" else Tolerance(mode="auto"),
-                    drift=self.drift,
+                    drift={} if self._trained else self.drift,
                     gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
                     gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
                     half_way=half_way,

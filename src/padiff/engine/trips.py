@@ -38,9 +38,10 @@ def _told(divergence: Divergence, done: StepComparison) -> Divergence:
     raw = _inside(done.raw.calls, _around(divergence, done), set(partner))
     times = Counter(call.node for call in base), Counter(call.node for call in raw)
     unequal: list[tuple[int, str]] = []
+    paired = {other.index for _, other in done.pairs}
     for node in dict.fromkeys(call.node for call in raw):
         here, there = times[1][node], times[0][partner.get(node, -1)]
-        if here == there or not there:
+        if here == there or not there or (here > there and all(c.index in paired for c in raw if c.node == node)):
             continue
         more = (
             [c.index for c in raw if c.node == node]
@@ -92,8 +93,10 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
         if not 0 < len(partners) == min(len(ours), len(theirs)) < max(len(ours), len(theirs)):
             continue
         side = "base" if len(ours) > len(theirs) else "raw"
-        known = {call.index for call in partners} if side == "base" else paired
-        lone = next(call for call in (ours if side == "base" else theirs) if call.index not in known)
+        known = {call.index for call in paired.values()} if side == "base" else paired
+        lone = next((call for call in (ours if side == "base" else theirs) if call.index not in known), None)
+        if lone is None:  # one side keeps in two lists what the other has in one
+            continue
         text = (
             f"of {owner} base calls {len(ours)} and raw {len(theirs)}: {lone.path} is the first that {side} calls alone"
         )

@@ -75,7 +75,7 @@ def run_watched(
             backward=backward,
             feeder=watching,
             hooks=backward,
-            ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all"),
+            ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all", functions=backward),
         )
         watching.seen.gradients = trace.gradients
     return watching.seen

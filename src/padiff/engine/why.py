@@ -49,6 +49,8 @@ def _explained(located: Located, divergence: Divergence, fault: Fault | None) ->
     blamed = fault or _own_gradient(located, divergence)
     if fault is not None and fault.phase == "forward" and fault.found is None:  # there is no tensor to follow
         return told
+    if fault is not None and fault.of_loss:  # no module's code has a part in it
+        return told
     return told if blamed is None else _forgiving(told, lambda: with_op(told, blamed, located.scenes))
 
 

@@ -55,6 +55,7 @@ class PaddleAdapter:
         return isinstance(thing, paddle.nn.Layer)
 
     tensor_type = paddle.Tensor
+    function_type = paddle.autograd.PyLayer
     leaves_gradients = False  # sums are made in the first of their terms
 
     def is_tensor(self, thing: Any) -> bool:

@@ -273,6 +273,8 @@ class Adapter(Protocol):
 
     tensor_type: type
     """The class of all tensors."""
+    function_type: type
+    """The class of functions with a backward of their own, which are called by ``apply``; may be left out."""
 
     def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``watcher`` is told of every op of this thread, wherever it is called, and ``about_to_write`` is

@@ -64,6 +64,7 @@ class TorchAdapter:
         return thing.module() if isinstance(thing, torch.export.ExportedProgram) else thing
 
     tensor_type = torch.Tensor
+    function_type = torch.autograd.Function
     leaves_gradients = True
 
     def is_tensor(self, thing: Any) -> bool:

@@ -30,6 +30,12 @@ class Fault:
     side: Side = "raw"
     """Which model stops following gradients, where that is what is wrong."""
 
+    @property
+    def of_loss(self) -> bool:
+        """Backward: what arrives at the model's own output differs, and only the loss sends anything there."""
+        own = self.after is not None and self.after.index == self.raw.index
+        return self.phase == "backward" and self.between and own and self.raw.parent < 0
+
 
 @dataclass(frozen=True)
 class Cause(PlainData):

@@ -132,6 +132,20 @@ class Anchors(PlainData):
 
 
 @dataclass(frozen=True)
+class Stretch(PlainData):
+    """Which part of what base's one call is given and returns belongs to one of raw's calls."""
+
+    node: int
+    """Of raw."""
+    occurrence: int
+    axis: int
+    start: int
+    stop: int
+    whole: int
+    """The length of base's."""
+
+
+@dataclass(frozen=True)
 class ModulePairs(PlainData):
     """Which node of base belongs to which node of raw."""
 
@@ -139,6 +153,8 @@ class ModulePairs(PlainData):
     base_alone: tuple[int, ...]
     raw_alone: tuple[int, ...]
     groups: tuple[Group, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+    """Calls of raw that do together what one of base does; known once both have run."""
 
     def base_of(self) -> dict[int, int]:
         return {raw: base for base, raw in self.pairs}

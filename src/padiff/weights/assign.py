@@ -25,7 +25,13 @@ from padiff.weights.fitting import (
     score,
     signature,
 )
-from padiff.weights.leftovers import beside_partners, joined_leftovers, single_leftovers
+from padiff.weights.leftovers import (
+    added_leftovers,
+    beside_partners,
+    joined_leftovers,
+    parts_by_names,
+    single_leftovers,
+)
 from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
 from padiff.weights.units import Unit, halves
@@ -56,6 +62,9 @@ def _without_buffers(units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
 def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
     pairs = by_names(base, raw)
     base, raw = rest(base, raw, pairs)
+    found = parts_by_names(base, raw)
+    pairs += found
+    base, raw = rest(base, raw, found)
     valued = by_values(base, raw) if values else []
     stacked, base, raw = pair_stacks(*rest(base, raw, valued))
     pairs += valued + stacked
@@ -64,7 +73,9 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
     base, raw = rest(base, raw, found)
     found, base, raw = _leftovers(base, raw)
     pairs += found
-    found, base, raw = _of_other_sizes(base, raw)
+    found = added_leftovers(base, raw)
+    pairs += found
+    found, base, raw = _of_other_sizes(*rest(base, raw, found))
     pairs += found
     if any(unit.required for unit in base) and any(unit.required for unit in raw):
         found, base, raw = _in_halves(base, raw)
@@ -108,7 +119,10 @@ def _in_halves(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     found, base, raw = _leftovers(*rest(base, raw, found))
-    return pairs + found, base, raw
+    pairs += found
+    found = added_leftovers(base, raw)
+    base, raw = rest(base, raw, found)
+    return pairs + found, list(base), list(raw)
 
 
 def _in_named_order(units: Sequence[Unit]) -> list[Unit]:

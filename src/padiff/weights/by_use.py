@@ -86,7 +86,9 @@ def plan_by_use(
 
 def _at_wrapper(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Usage, Usage]) -> UnitPair:
     """Where a layer returns more or less than its partner, and a wrapper around it just as much (it pads, the wrapper
-    crops), the wrapper is the partner."""
+    crops), the wrapper is the partner; and so is the one around parts whose results it adds up."""
+    if pair.added:
+        return _around_parts(pair, lives, uses)
     if len(pair.base) != 1 or len(pair.raw) != 1 or not pair.base[0].made or not pair.raw[0].made:
         return pair
     one, other = pair.base[0], pair.raw[0]
@@ -96,6 +98,24 @@ def _at_wrapper(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Us
     if raw is not None:
         return replace(pair, raw=(raw,))
     return pair if base is None else replace(pair, base=(base,))
+
+
+def _around_parts(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Usage, Usage]) -> UnitPair:
+    side = 0 if len(pair.base) > 1 else 1
+    parts, tree, called = (pair.base, pair.raw)[side], lives[side].tree, uses[side].calls
+    inside = {part.node.index for part in parts}
+    node, found = parts[0].node, None
+    while node.parent >= 0:
+        node = tree.nodes[node.parent]
+        below = [tree.nodes[index] for index in tree.subtree(node.index)]
+        if any(one.parameters for one in below if one.index not in inside):
+            break
+        if node.index in called and inside <= {one.index for one in below}:
+            found = node
+    if found is None:
+        return pair
+    around = (replace(parts[0], node=found, path=found.path),)
+    return replace(pair, base=around, added=False) if side == 0 else replace(pair, raw=around, added=False)
 
 
 def _wrapper(unit: Unit, made: int, live: LiveTree, use: Usage) -> Unit | None:
@@ -255,7 +275,7 @@ def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anch
                 holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
         if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]) and not _a_cell_of(pair):
             direct.append((pair.base[0].node.index, pair.raw[0].node.index))
-        elif count > 1 and not pair.stacked and all(_whole(unit) for unit in (*pair.base, *pair.raw)):
+        elif count > 1 and _is_group(pair):
             groups.append(_group(pair))
         elif count == 1:
             loose.append((pair.base[0].node, pair.raw[0].node))
@@ -286,6 +306,11 @@ def _by_all_they_hold(
         if alone and free and not base.children and not raw.children:
             found[base.index, raw.index] = None
     return list(found)
+
+
+def _is_group(pair: UnitPair) -> bool:
+    """Whether what the parts return, one after the other, is what the whole does."""
+    return not (pair.stacked or pair.added) and all(_whole(unit) for unit in (*pair.base, *pair.raw))
 
 
 def _a_cell_of(pair: UnitPair) -> bool:

@@ -112,7 +112,7 @@ def _identity(atom: Atom) -> int:
 
 
 def _open(pair: UnitPair) -> str:
-    if pair.stacked:
+    if pair.stacked or pair.added or pair.numbered:
         return ""
     if len(pair.base) > 1 or len(pair.raw) > 1:
         return "order of parts"

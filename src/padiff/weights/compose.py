@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.records import WeightEntry, WeightSource
-from padiff.weights.fitting import UnitPair
+from padiff.weights.fitting import UnitPair, part_of
 from padiff.weights.rows import Held
 from padiff.weights.units import UNKNOWN, Atom
 
@@ -45,6 +45,8 @@ def _plain(pair: UnitPair) -> list[Filled]:
         base_atoms, raw_atoms = pair.base[0].atoms, pair.raw[0].atoms
         roles = [r for r in roles if math.prod(base_atoms[r].shape) == math.prod(raw_atoms[r].shape)]
     found: list[Filled] = []
+    if pair.added:
+        return _added(pair)
     for role in roles:
         base = [unit.atoms[role] for unit in pair.base]
         raw = [unit.atoms[role] for unit in pair.raw]
@@ -57,6 +59,23 @@ def _plain(pair: UnitPair) -> list[Filled]:
             size = _out_size(atom, base[0])
             found.append(Filled(atom, (_source(base[0], atom, start=start, size=size),), base[0].held, pair))
             start += size
+    return found
+
+
+def _added(pair: UnitPair) -> list[Filled]:
+    """Parts that are cut along their inputs."""
+    base, raw = [unit.main for unit in pair.base], [unit.main for unit in pair.raw]
+    if len(raw) == 1:
+        turned = tuple(WeightSource(one.held.path, _by_letters(one.axes, raw[0].axes)) for one in base)
+        return [Filled(raw[0], turned, base[0].held, pair)]
+    whole, start = base[0], 0
+    found: list[Filled] = []
+    for atom in raw:
+        size = part_of(atom, whole)[1]
+        permute = _by_letters(whole.axes, atom.axes)
+        source = WeightSource(whole.held.path, permute, 1 - whole.out_axis, start, start + size)
+        found.append(Filled(atom, (source,), whole.held, pair))
+        start += size
     return found
 
 
@@ -177,6 +196,8 @@ def _entry(parts: list[Filled]) -> tuple[Held, Held, WeightEntry]:
 def _join_axis(first: Filled) -> int:
     """The axis of raw's tensor, or of a stack's slice, that parts are joined along."""
     atom = first.atom
+    if first.pair.added:
+        return 1 - atom.out_axis
     if first.stack:
         each = len(first.sources) // first.stack
         out, into = first.pair.base[0].main.neutral

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.records import merged_axes
-from padiff.weights.units import UNKNOWN, Unit
+from padiff.weights.units import UNKNOWN, Atom, Unit
 from padiff.weights.words import canonical, likeness, words_of
 
 MOST_JOINED = 4
+MOST_ADDED = 16
 PART_ORDER = ("query", "key", "value", "gate", "fc1")
 _INITIALS = {"q": "query", "k": "key", "v": "value"}
 
@@ -27,6 +28,15 @@ class UnitPair:
     stacked: bool = False
     others: tuple[Unit, ...] = ()
     """Units of base that could fill raw's as well, where the evidence does not settle it."""
+    added: bool = False
+    """The parts are cut along their inputs, and what they return is added up."""
+
+    @property
+    def numbered(self) -> bool:
+        """Parts that are members of one list, in its order: whoever cuts a layer among ranks counts them so."""
+        parts = self.base if len(self.base) > 1 else self.raw
+        last = [part.label.rpartition(".")[2] for part in parts]
+        return len(parts) > 1 and last == [str(place) for place in range(len(parts))]
 
 
 def signature(unit: Unit) -> object:
@@ -109,6 +119,24 @@ def joins(parts: Sequence[Unit], whole: Unit) -> bool:
 
 def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
     return all(p.main.neutral[1] == whole[1] for p in parts) and sum(p.main.neutral[0] for p in parts) == whole[0]
+
+
+def adds(parts: Sequence[Unit], whole: Unit) -> bool:
+    """Whether the parts, one after the other along their inputs, make up the whole: what each returns is added up."""
+    main, layers = whole.main, {whole.layer, *(part.layer for part in parts)}
+    if len(main.shape) != 2 or sorted(main.axes) != ["i", "o"] or "embedding" in layers:
+        return False
+    if any(part.required != whole.required or len(part.main.shape) != 2 for part in parts):
+        return False
+    sizes = [part_of(part.main, main) for part in parts]
+    return all(out == main.neutral[0] for out, _ in sizes) and sum(into for _, into in sizes) == main.neutral[1]
+
+
+def part_of(part: Atom, whole: Atom) -> tuple[int, int]:
+    """Outputs and inputs of a matrix; one whose layout is not known lies as the whole does."""
+    if sorted(part.axes) == ["i", "o"]:
+        return part.neutral[0], part.neutral[1]
+    return part.shape[whole.out_axis], part.shape[1 - whole.out_axis]
 
 
 def join_score(parts: Sequence[Unit], whole: Unit) -> float:

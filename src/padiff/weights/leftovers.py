@@ -5,9 +5,51 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from padiff.weights.fitting import MOST_JOINED, UnitPair, fits, join_score, joins, pair_up, parent, score
+from padiff.weights.fitting import (
+    MOST_ADDED,
+    MOST_JOINED,
+    UnitPair,
+    adds,
+    fits,
+    join_score,
+    joins,
+    pair_up,
+    parent,
+    score,
+)
 from padiff.weights.units import Unit
-from padiff.weights.words import likeness
+from padiff.weights.words import likeness, numbers_of, words_of
+
+
+def parts_by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Siblings inside the module that has the name of one unit of the other side, and that make it up."""
+    pairs: list[UnitPair] = []
+    for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
+        families: dict[str, list[Unit]] = defaultdict(list)
+        for unit in parts_of:
+            families[parent(unit)].append(unit)
+        inside: dict[object, list[list[Unit]]] = defaultdict(list)
+        for place, members in families.items():
+            steps = place.split(".")
+            for key in {_said(".".join(steps[:length])) for length in range(1, len(steps) + 1)}:
+                inside[key].append(members)
+        names = Counter(_said(whole.label) for whole in wholes_of)
+        for whole in wholes_of:
+            key = _said(whole.label)
+            found = inside[key] if names[key] == 1 else []
+            if len(found) != 1 or not 2 <= len(found[0]) <= MOST_ADDED:
+                continue
+            parts, evidence = tuple(found[0]), "names, shapes add up"
+            one, other = (parts, (whole,)) if base_has_parts else ((whole,), parts)
+            if joins(parts, whole):
+                pairs.append(UnitPair(one, other, evidence, 0.95))
+            elif adds(parts, whole):
+                pairs.append(UnitPair(one, other, f"{evidence} along the inputs", 0.95, added=True))
+    return pairs
+
+
+def _said(label: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    return words_of(label), numbers_of(label)
 
 
 def joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
@@ -35,6 +77,29 @@ def joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair
             pairs.append(pair_up(chosen, [whole]) if base_has_parts else pair_up([whole], chosen))
         if pairs:
             return pairs
+    return pairs
+
+
+def added_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Siblings that together do what one unit of the other side does, each with a stretch of the inputs."""
+    pairs: list[UnitPair] = []
+    for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
+        families: dict[str, list[Unit]] = defaultdict(list)
+        for unit in parts_of:
+            families[parent(unit)].append(unit)
+        open_ = [members for members in families.values() if 2 <= len(members) <= MOST_ADDED]
+        for whole in wholes_of:
+            fitting = [members for members in open_ if adds(members, whole)]
+            if not fitting:
+                continue
+            chosen = max(fitting, key=lambda members: join_score(members, whole))
+            named = likeness(parent(chosen[0]), whole.label)
+            if named < 0.3 and len(fitting) > 1:
+                continue
+            open_.remove(chosen)
+            parts, evidence = tuple(chosen), "shapes add up along the inputs, names"
+            one, other = (parts, (whole,)) if base_has_parts else ((whole,), parts)
+            pairs.append(UnitPair(one, other, evidence, 0.95, added=True))
     return pairs
 
 

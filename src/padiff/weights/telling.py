@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from padiff.weights.fitting import UnitPair, fits
 from padiff.weights.units import Unit
@@ -43,7 +44,9 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
         ones, others = _once(left, depth), _once(right, depth)
         for key, unit in ones.items():
             other = others.get(key)
-            if other is not None and fits(unit, other):
+            # Under all its names it is the same, however much it is given: another batch, or a part of it.
+            sized = replace(unit, made=0) if depth == 99 else unit
+            if other is not None and fits(sized, other):
                 pairs.append(UnitPair((unit,), (other,), "names, shape", 1.0))
         left, right = rest(left, right, pairs)
     doubtful = {_family(unit) for unit in left} & {_family(unit) for unit in right}

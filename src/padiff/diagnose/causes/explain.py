@@ -55,6 +55,7 @@ STEP: tuple[Finder, ...] = (optimizers.optimizer, linear.untied)
 
 ALIKE: tuple[Finder, ...] = (
     training.no_gradient,
+    training.not_cleared,
     training.statistics,
     training.loss,
     losses.cross_entropy,
@@ -97,6 +98,17 @@ ALIKE: tuple[Finder, ...] = (
     training.straight_gradient,
 )
 """Asked where both tensors have one shape and are finite."""
+
+SENT_BACK: tuple[Finder, ...] = (
+    training.no_gradient,
+    losses.cross_entropy,
+    arithmetic.scale,
+    layouts.shifted,
+    layouts.rearranged,
+    numerics.precision,
+    training.masked_gradient,
+)
+"""Asked of what a loss sends back to what the model returned."""
 
 SPREAD: tuple[Finder, ...] = (arithmetic.residual, arithmetic.another_residual, arithmetic.operands)
 """Asked where the shapes differ and one tensor can be repeated to the shape of the other."""
@@ -166,6 +178,8 @@ def _asked(trial: Trial) -> Iterator[Finder]:
         return
     if trial.scene.phase == "weight":
         yield from STEP
+    elif (trial.scene.phase, trial.scene.role) == ("backward", "loss"):
+        yield from SENT_BACK
     elif trial.finite and trial.gap > 0 and trial.expected.ndim:
         yield from ALIKE
     elif trial.finite and trial.gap > 0:

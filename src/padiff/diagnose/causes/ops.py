@@ -41,9 +41,24 @@ def causes_of_op(culprit: Culprit) -> tuple[Cause, ...]:
         through = "an op" if event is None else f"{event.call.kind}{line_of(event)}"
         text = f"{culprit.stopped} does not follow gradients through {through}, {other} does"
         return (Cause("no gradient", text, 0.96),)
+    own = _own_backward(culprit)
+    if own is not None:
+        return (own,)
     found = list(_tried(culprit))
     found += [cause for cause in _told(culprit) if cause.name not in {one.name for one in found}]
     return tuple(sorted(found, key=lambda cause: -cause.confidence))
+
+
+def _own_backward(culprit: Culprit) -> Cause | None:
+    """A function of the user's that says itself what its gradients are, and says something else."""
+    for side, other, event in (("raw", "base", culprit.raw), ("base", "raw", culprit.base)):
+        place = "" if event is None else dict(event.call.options).get("backward", "")
+        if event is None or not place:
+            continue
+        name = event.call.kind.removesuffix(".apply")
+        text = f"{side}'s {name} has a backward of its own ({place}), and returns other gradients than {other}'s ops do"
+        return Cause("own backward", f"{text}; what it returns in forward agrees", 0.96)
+    return None
 
 
 def _tried(culprit: Culprit) -> Iterator[Cause]:

@@ -65,6 +65,10 @@ def _step_size(trial: Trial, before: Array, base: Array, raw: Array) -> Iterator
     elif rates[0] and rates[0] == rates[1]:
         text += f" at the same lr, {rates[0]:g}: one side clips or scales its gradients in the step"
         yield Cause("gradient clipping", text, 0.9 if abs(ratio - 1) > 1e-2 else 0.6)
+    elif rates == [None, None]:  # functions of the user's step, and what they do besides is theirs
+        sure = 0.9 if abs(ratio - 1) > 1e-2 else 0.6
+        yield Cause("lr", f"{text}, as by another rate", sure)
+        yield Cause("gradient clipping", f"{text}, as where one side clips or scales its gradients otherwise", sure)
     else:
         yield Cause("lr", f"{text}{both(trial, 'lr')}", 0.9 if abs(ratio - 1) > 1e-2 else 0.6)
 

@@ -71,10 +71,19 @@ def turning(x: Array, turned: Array, bound: float) -> Turning | None:
             sums = (w * z.conj()).sum(axis=others) if others else w * z.conj()
             size = np.abs(sums)
             turns = np.where(size > 0, sums / np.where(size > 0, size, 1), 1.0)
+            if math.prod(z.shape[1:-1]) == 1 and not _steady(turns, size):
+                continue  # of one vector at each position any other of its length is a turn
             spread = turns.reshape(turns.shape[0], *(1,) * len(others), turns.shape[-1])
             if gap((z * spread).real, w.real) <= bound and gap((z * spread).imag, w.imag) <= bound:
                 return Turning(pairing, axis, turns)
     return None
+
+
+def _steady(turns: Array, size: Array) -> bool:
+    """Whether all pairs go on turning by the same angle from each position to the next."""
+    steps, sure = turns[1:] * turns[:-1].conj(), np.minimum(size[1:], size[:-1]) > 1e-3 * size.max(initial=0)
+    first = np.take_along_axis(steps, sure.argmax(axis=0)[None], 0)
+    return bool(np.all(np.abs(steps - first)[sure] < 1e-2))
 
 
 def _as_long(x: Array, turned: Array, pairing: str, bound: float) -> bool:

@@ -52,6 +52,20 @@ def not_given(divergence: Divergence) -> tuple[Cause, ...]:
     return (Cause(called, wrong.outcome.message, 0.95),)
 
 
+def not_cleared(trial: Trial) -> Iterator[Cause]:
+    """One side's gradient is the other's and what both had in the step before."""
+    before = trial.scene.before
+    if trial.scene.phase != "gradient" or before is None or before.shape != trial.scene.found.shape:
+        return
+    left = trial.cut(before)
+    for side, added in (("raw", trial.found - left), ("base", trial.found + left)):
+        if trial.repairs(added):
+            other = "base" if side == "raw" else "raw"
+            text = f"{side}'s gradient is {other}'s plus that of the step before: it is added to, and not cleared"
+            yield Cause("not cleared", text, 0.96)
+            return
+
+
 def masked_gradient(trial: Trial) -> Iterator[Cause]:
     """Some of raw's gradients are zero, the others are base's."""
     if trial.scene.phase not in ("backward", "gradient") or not trial.rich:

@@ -1,0 +1,110 @@
+"""Calls that raw makes one after the other on stretches of what base's call is given at once: parts of a batch, or a
+prompt and then token after token."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from padiff.records import Array, Call, ModulePairs, Slot, Stretch, Value
+
+Cut = tuple[tuple[int, int], ...]
+"""Start and stop along each axis."""
+MOST = 4096
+"""Calls that are put together to one."""
+
+
+def stretches_of(modules: ModulePairs, base: Sequence[Call], raw: Sequence[Call]) -> tuple[Stretch, ...]:
+    """For modules that base calls once and raw often: which stretch of base's call each of raw's is, if they make it
+    up."""
+    base_of = modules.base_of()
+    ones, others = _by_node(base), _by_node(raw)
+    found: list[Stretch] = []
+    for node, calls in others.items():
+        wholes = ones.get(base_of.get(node, -1), [])
+        if len(wholes) == 1 and 1 < len(calls) <= MOST:
+            found += _cut(wholes[0], calls)
+    return tuple(found)
+
+
+def _by_node(calls: Sequence[Call]) -> dict[int, list[Call]]:
+    found: dict[int, list[Call]] = defaultdict(list)
+    for call in calls:
+        found[call.node].append(call)
+    return {node: sorted(own, key=lambda call: call.occurrence) for node, own in found.items()}
+
+
+def _cut(whole: Call, calls: Sequence[Call]) -> list[Stretch]:
+    """By what they are given first; where that is nothing, or the same for all, by what they return."""
+    for of in ("inputs", "outputs"):
+        one = getattr(whole, of)[:1]
+        shapes = [getattr(call, of)[0].value.shape for call in calls if getattr(call, of)]
+        if not one or len(shapes) < len(calls):
+            continue
+        axis = _axis(one[0].value.shape, shapes)
+        if axis is None:
+            continue
+        found: list[Stretch] = []
+        start, whole_length = 0, one[0].value.shape[axis]
+        for call, shape in zip(calls, shapes, strict=True):
+            found.append(Stretch(call.node, call.occurrence, axis, start, start + shape[axis], whole_length))
+            start += shape[axis]
+        return found
+    return []
+
+
+def _axis(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> int | None:
+    """The axis along which the parts make up the whole."""
+    if any(len(part) != len(whole) for part in parts):
+        return None
+    for axis in range(len(whole)):
+        rest = whole[:axis] + whole[axis + 1 :]
+        alike = all(part[:axis] + part[axis + 1 :] == rest for part in parts)
+        if alike and sum(part[axis] for part in parts) == whole[axis]:
+            return axis
+    return None
+
+
+def cut_slot(slot: Slot, partner: Slot | None, stretch: Stretch) -> Cut | None:
+    """What a tensor of base's has for one of raw's calls; None where it is not cut so. Keys may be all up to then."""
+    shape, start, stop = slot.value.shape, stretch.start, stretch.stop
+    if partner is None:
+        if len(shape) <= stretch.axis or shape[stretch.axis] != stretch.whole:
+            return None
+        return tuple((start, stop) if axis == stretch.axis else (0, size) for axis, size in enumerate(shape))
+    found: list[tuple[int, int]] = []
+    if len(shape) != len(partner.value.shape):
+        return None
+    for size, wanted in zip(shape, partner.value.shape, strict=True):
+        if wanted == size:
+            found.append((0, size))
+        elif size == stretch.whole and wanted == stop - start:
+            found.append((start, stop))
+        elif size == stretch.whole and wanted == stop:
+            found.append((0, stop))
+        else:
+            return None
+    return tuple(found)
+
+
+class Stretched:
+    """A stretch of a value along any axes."""
+
+    def __init__(self, value: Value, cut: Cut) -> None:
+        self._value, self._place = value, tuple(slice(start, stop) for start, stop in cut)
+        self.shape = tuple(stop - start for start, stop in cut)
+        self.dtype = value.dtype
+
+    @property
+    def overwritten(self) -> bool:
+        return self._value.overwritten
+
+    def numpy(self) -> Array:
+        return self._value.numpy()[self._place]
+
+    def release(self) -> None:
+        """The value belongs to another."""
+
+
+def stretched(tensor: int, cut: Cut, values: Mapping[int, Value]) -> Value | None:
+    return Stretched(values[tensor], cut) if tensor in values else None

@@ -1,0 +1,106 @@
+"""What a module returns and its caller drops may come back: a hook of the user's keeps it for the model's result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+
+import padiff
+from tests.twins import PAIRS
+
+
+class TorchAttention(torch.nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.query, self.scale = torch.nn.Linear(6, 6), scale
+
+    def forward(self, x: Any) -> Any:
+        weights = torch.softmax(self.query(x) @ x.transpose(-1, -2) * self.scale, -1)
+        return weights @ x, weights
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.attention, self.norm = TorchAttention(scale), torch.nn.LayerNorm(6)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x + self.attention(x)[0])
+
+
+class TorchModel(torch.nn.Module):
+    def __init__(self, *scales: float) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(TorchBlock(scale) for scale in scales)
+        self.kept: list[Any] = []
+        for block in self.blocks:
+            block.attention.register_forward_hook(lambda module, args, output: self.kept.append(output[1]))
+
+    def forward(self, x: Any) -> Any:
+        self.kept.clear()
+        for block in self.blocks:
+            x = block(x)
+        return {"hidden": x, "attentions": tuple(self.kept)}
+
+
+class PaddleAttention(paddle.nn.Layer):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.query, self.scale = paddle.nn.Linear(6, 6), scale
+
+    def forward(self, x: Any) -> Any:
+        weights = paddle.nn.functional.softmax(self.query(x) @ x.transpose([0, 2, 1]) * self.scale, -1)
+        return weights @ x, weights
+
+
+class PaddleBlock(paddle.nn.Layer):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.attention, self.norm = PaddleAttention(scale), paddle.nn.LayerNorm(6)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(x + self.attention(x)[0])
+
+
+class PaddleModel(paddle.nn.Layer):
+    def __init__(self, *scales: float) -> None:
+        super().__init__()
+        self.blocks = paddle.nn.LayerList([PaddleBlock(scale) for scale in scales])
+        self.kept: list[Any] = []
+        for block in self.blocks:
+            block.attention.register_forward_post_hook(lambda layer, args, output: self.kept.append(output[1]))
+
+    def forward(self, x: Any) -> Any:
+        self.kept.clear()
+        for block in self.blocks:
+            x = block(x)
+        return {"hidden": x, "attentions": tuple(self.kept)}
+
+
+MODELS: dict[str, Any] = {"torch": TorchModel, "paddle": PaddleModel}
+
+
+def batch() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+
+
+@pytest.mark.parametrize("phase", ["forward", "both"])
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_it_is_compared_where_it_comes_back(base: str, raw: str, phase: Any) -> None:
+    result = padiff.compare(MODELS[base](0.4, 0.4, 0.4), MODELS[raw](0.4, 0.4, 0.4), batch(), phase=phase)
+    assert result.aligned, result.notes
+    assert not result.notes
+    outputs = [one for one in result.comparisons if one.raw_path == "" and one.role == "output"]
+    returned = [one.name for one in outputs if one.phase == "forward"]
+    assert returned == ["hidden", "attentions.0", "attentions.1", "attentions.2"]
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_the_module_that_made_it_is_named(base: str, raw: str) -> None:
+    found = padiff.compare(MODELS[base](0.4, 0.4, 0.4), MODELS[raw](0.4, 0.5, 0.4), batch()).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("blocks.1.attention", "forward")

@@ -1,0 +1,194 @@
+"""Raw runs on parts of what base is given at once: halves of a batch, a prompt and then token after token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+import torch
+
+import padiff
+from tests.twins import PAIRS
+
+
+class TorchAttention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(6, 6) for _ in range(3))
+        self.stale = False
+
+    def forward(self, x: Any, past: Any = None) -> Any:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if past is not None:
+            k, v = (torch.cat([old, new], 1) for old, new in zip(past, (k, v), strict=True))
+            k = k.roll(1, 1) if self.stale else k
+        mask = torch.ones(q.shape[1], k.shape[1]).tril(k.shape[1] - q.shape[1])
+        scores = (q @ k.transpose(1, 2)).masked_fill(mask == 0, -1e9)
+        return torch.softmax(scores, -1) @ v, (k, v)
+
+
+class PaddleAttention(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (paddle.nn.Linear(6, 6) for _ in range(3))
+        self.stale = False
+
+    def forward(self, x: Any, past: Any = None) -> Any:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if past is not None:
+            k, v = (paddle.concat([old, new], 1) for old, new in zip(past, (k, v), strict=True))
+            k = k.roll(1, 1) if self.stale else k
+        mask = paddle.ones([q.shape[1], k.shape[1]]).tril(k.shape[1] - q.shape[1])
+        scores = (q @ k.transpose([0, 2, 1])) + (mask - 1) * 1e9
+        return paddle.nn.functional.softmax(scores, -1) @ v, (k, v)
+
+
+class TorchDecoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(11, 6), torch.nn.Linear(6, 11)
+        self.layers = torch.nn.ModuleList(TorchAttention() for _ in range(3))
+
+    def forward(self, ids: Any, pasts: Any = (None, None, None)) -> Any:
+        x, kept = self.embed(ids), []
+        for layer, past in zip(self.layers, pasts, strict=True):
+            more, past = layer(x, past)
+            x = x + more
+            kept.append(past)
+        return self.head(x), kept
+
+
+class PaddleDecoder(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = paddle.nn.Embedding(11, 6), paddle.nn.Linear(6, 11)
+        self.layers = paddle.nn.LayerList([PaddleAttention() for _ in range(3)])
+
+    def forward(self, ids: Any, pasts: Any = (None, None, None)) -> Any:
+        x, kept = self.embed(ids), []
+        for layer, past in zip(self.layers, pasts, strict=True):
+            more, past = layer(x, past)
+            x = x + more
+            kept.append(past)
+        return self.head(x), kept
+
+
+class Around(torch.nn.Module):
+    """Calls a model at once, in halves of its batch, or token after token."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.model, self.way = TorchDecoder(), way
+
+    def forward(self, ids: Any) -> Any:
+        return _called(self.model, self.way, ids, torch.cat)
+
+
+class PaddleAround(paddle.nn.Layer):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.model, self.way = PaddleDecoder(), way
+
+    def forward(self, ids: Any) -> Any:
+        return _called(self.model, self.way, ids, paddle.concat)
+
+
+def _called(model: Any, way: str, ids: Any, joined: Any) -> Any:
+    if way == "at once":
+        return model(ids)[0]
+    if way == "halves":
+        return joined([model(ids[:2])[0], model(ids[2:])[0]], 0)
+    found, pasts = model(ids[:, :4])
+    logits = [found]
+    for place in range(4, ids.shape[1]):
+        found, pasts = model(ids[:, place : place + 1], pasts)
+        logits.append(found)
+    return joined(logits, 1)
+
+
+def model(framework: str, way: str) -> Any:
+    torch.manual_seed(0)
+    return Around(way) if framework == "torch" else PaddleAround(way)
+
+
+def ids() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 11, size=(3, 7))
+
+
+@pytest.mark.parametrize("way", ["halves", "token after token"])
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_parts_are_held_against_the_whole(base: str, raw: str, way: str) -> None:
+    result = padiff.compare(model(base, "at once"), model(raw, way), ids())
+    assert result.aligned, result.divergence
+    assert result.coverage["calls"] == 1.0
+    calls = [one for one in result.comparisons if (one.raw_path, one.role) == ("model.layers.1.q", "output")]
+    times = 2 if way == "halves" else 4
+    assert [one.phase for one in calls] == ["forward"] * times + ["backward"] * times
+
+
+@pytest.mark.parametrize("way", ["halves", "token after token"])
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_fault_in_a_part_is_named(base: str, raw: str, way: str) -> None:
+    wrong = model(raw, way)
+    forward = wrong.model.head.forward
+    wrong.model.head.forward = lambda x: forward(x) * (1.1 if x.shape[0] == 1 or x.shape[1] == 1 else 1.0)
+    found = padiff.compare(model(base, "at once"), wrong, ids()).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("model.head", "forward")
+    assert any(cause.name == "scale" for cause in found.causes)
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+def test_a_cache_that_is_out_of_place_is_named(base: str, raw: str) -> None:
+    wrong = model(raw, "token after token")
+    wrong.model.layers[1].stale = True
+    found = padiff.compare(model(base, "at once"), wrong, ids(), phase="forward").divergence
+    assert found is not None
+    assert (found.raw_path, found.phase, found.op) == ("model.layers.1", "forward", None)
+
+
+def test_fewer_positions_are_no_stretch() -> None:
+    """One call that is given less than base's is a difference, as before."""
+    base, raw = model("torch", "at once"), model("torch", "at once")
+    raw.forward = lambda ids: raw.model(ids[:, :-1])[0]
+    found = padiff.compare(base, raw, ids()).divergence
+    assert found is not None
+    assert any(cause.name == "slice" for cause in found.causes)
+
+
+def looped(framework: str, to: Path, parts: int, divided: bool = True) -> None:
+    """Three steps, each on one batch: at once, or gathered over parts of it."""
+    one = model(framework, "at once").model
+    optimizer: Any = (
+        torch.optim.SGD(one.parameters(), 0.1)
+        if framework == "torch"
+        else paddle.optimizer.SGD(0.1, parameters=one.parameters())
+    )
+    with padiff.capture(one, to=to, optimizer=optimizer):
+        for _ in range(3):
+            for batch in np.split(np.concatenate([ids(), ids()[:1]]), parts):
+                given = torch.as_tensor(batch) if framework == "torch" else paddle.to_tensor(batch)
+                loss = (one(given)[0] ** 2).mean()
+                (loss / parts if divided else loss).backward()
+            optimizer.step()
+            optimizer.zero_grad() if framework == "torch" else optimizer.clear_grad()
+
+
+def test_gradients_gathered_over_parts_of_a_batch(tmp_path: Path) -> None:
+    looped("torch", tmp_path / "whole", 1)
+    looped("torch", tmp_path / "parts", 4)
+    result = padiff.compare_dumps(tmp_path / "whole", tmp_path / "parts")
+    assert result.aligned, result.divergence
+    assert len(result.steps) == 3
+
+
+def test_gradients_that_are_not_divided_by_the_parts(tmp_path: Path) -> None:
+    looped("torch", tmp_path / "whole", 1)
+    looped("torch", tmp_path / "parts", 4, divided=False)
+    found = padiff.compare_dumps(tmp_path / "whole", tmp_path / "parts").divergence
+    assert found is not None
+    assert (found.raw_path, found.phase, found.step) == ("", "backward", 0)
+    assert "look at the loss functions" in found.note
