@@ -42,6 +42,22 @@ def of_paddle(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
     return function(*map(paddle.to_tensor, given), **options).numpy()
 
 
+STATE, CELL, INTO, BACK = numbers(3, 5), numbers(3, 5), numbers(20, 8), numbers(20, 5)
+BIASES = numbers(20), numbers(20)
+
+
+def of_cell(function: Callable[..., Any], gates: int) -> tuple[tuple[Any, ...], Any]:
+    """What a cell with so many gates is given, and what it returns."""
+    held = tuple(one[: 5 * gates] for one in (INTO, BACK, *BIASES))
+    state = tuple(map(torch.from_numpy, (STATE, CELL))) if gates == 4 else torch.from_numpy(STATE)
+    found = function(torch.from_numpy(X), state, *map(torch.from_numpy, held))
+    return (X, STATE, *((CELL,) if gates == 4 else ()), *held), (found[0] if gates == 4 else found).numpy()
+
+
+LSTM, GRU, TANH, RELU = (
+    of_cell(getattr(torch, name), gates)
+    for name, gates in (("lstm_cell", 4), ("gru_cell", 3), ("rnn_tanh_cell", 1), ("rnn_relu_cell", 1))
+)
 SHAPE = {"normalized_shape": (8,)}
 ADDED = np.where(KEPT, 0, -1e9).astype("float32")
 TURNED = tuple(np.ascontiguousarray(one.swapaxes(1, 2)) for one in WHOLE)
@@ -67,6 +83,10 @@ OPS: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("paddle.swiglu", (X, X + 1), {}, of_paddle(P.swiglu, X, X + 1)),
     ("torch.softmax", (X,), {"dim": 0}, of_torch(F.softmax, X, dim=0)),
     ("torch.normalize", (X,), {}, of_torch(F.normalize, X)),
+    ("torch.lstm_cell", LSTM[0], {}, LSTM[1]),
+    ("torch.gru_cell", GRU[0], {}, GRU[1]),
+    ("torch.rnn_tanh_cell", TANH[0], {}, TANH[1]),
+    ("torch.rnn_relu_cell", RELU[0], {}, RELU[1]),
 ]  # fmt: skip
 """Framework and op (attention, if none is named), its tensors, what else it is given, what it returns."""
 

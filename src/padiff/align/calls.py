@@ -159,6 +159,18 @@ class CallPairing:
                 found.append(call)
         return [*found, *(call for call in self._behind() if call.index not in taken)]
 
+    def further(self, raw: Call) -> list[Call]:
+        """The same, beside the last pair and after it, with other leaves in between."""
+        found: list[Call] = []
+        if not self.told_late(raw) or self._cursor < 0:
+            return found
+        taken = {call.index for call in self._found.values()}
+        around = self._order[self._cursor].parent
+        for call in self._order[self._cursor + 1 : self._cursor + 1 + MOST_BEHIND]:
+            if call.parent == around and call.index not in taken and _bare(self._trees["base"], call.node):
+                found.append(call)
+        return found
+
     def told_late(self, raw: Call) -> bool:
         """Whether a call's partner is known only when it has ended, by what it returned."""
         bare = not self._twins and _bare(self._trees["raw"], raw.node)

@@ -61,9 +61,10 @@ def _anchored(base: ModuleTree, raw: ModuleTree, rules: Rules, anchors: Anchors)
     for base_index, raw_index in anchors.pairs:
         if base_index not in pairing.base_out and raw_index not in pairing.raw_out:
             pairing.put(base.nodes[base_index], raw.nodes[raw_index])
-    pairing.by_content()
+    pairing.by_content(nested_alike=True)
     pairing.by_calls()
     pairing.by_content()
+    pairing.by_content(bare=False)
     pairing.by_parents()
     pairing.by_places()
     return replace(pairing.result(), groups=anchors.groups)
@@ -234,10 +235,17 @@ class _Pairing:
 
     # --- modules that hold others
 
-    def by_content(self) -> None:
-        """Inner modules that hold the same paired leaves; several on one branch, from the outside in."""
-        base_labels = {**{index: index for index in self.partner}, **self.anchors.base_holds}
-        raw_labels = {**self.taken, **self.anchors.raw_holds}
+    def by_content(self, *, nested_alike: bool = False, bare: bool = True) -> None:
+        """Inner modules that hold the same paired leaves; several on one branch, from the outside in.
+
+        ``nested_alike``: only where both sides have as many, since what they call besides may tell them apart later;
+        ``bare`` says whether leaves without tensors count."""
+        counts = [
+            {index for index in paired if bare or tree.nodes[index].parameters or tree.nodes[index].children}
+            for tree, paired in ((self.base, self.partner), (self.raw, self.taken))
+        ]
+        base_labels = {**{index: index for index in counts[0]}, **self.anchors.base_holds}
+        raw_labels = {**{index: self.taken[index] for index in counts[1]}, **self.anchors.raw_holds}
         base_sets = contents(self.base, _weighty(self.base, base_labels))
         raw_sets = contents(self.raw, _weighty(self.raw, raw_labels))
         base_chains = chains(self.base, base_sets, self.partner, self.base_out)
@@ -250,6 +258,8 @@ class _Pairing:
                 paths = {node.path: node for node in right}
                 left = [node for node in left if node.path in paths]
                 right = [paths[node.path] for node in left]
+            if nested_alike and len(left) != len(right):
+                continue
             for one, other in align_sequences(left, right, inner_likeness, lambda node: (node.kind, node.path)):
                 self.put(one, other)
 

@@ -80,6 +80,7 @@ class Step:
         with (
             spared_collector(),
             session.drawing(),
+            self._kept_for_backward(),
             watching_draws(adapter, None if compiled else self._listener),
             self.recorder.attached(nodes, compiled=compiled),
         ):
@@ -88,6 +89,10 @@ class Step:
         self._trace = self.so_far()
         session.saw(self._trace.calls)
         return self._trace
+
+    def _kept_for_backward(self) -> AbstractContextManager[None]:
+        keeping = getattr(self._session.live.adapter, "kept_for_backward", None)
+        return nullcontext() if keeping is None or not self._backward else keeping()
 
     def so_far(self) -> StepTrace:
         """What was seen up to now."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from padiff.diagnose import idle_gradients
-from padiff.records import Call, Comparison, Divergence, Frame, ModuleTree, SourceLine, StepComparison
+from padiff.records import Call, Comparison, Divergence, Frame, ModuleTree, Slot, SourceLine, StepComparison
 
 _Sources = tuple[tuple[SourceLine, ...], tuple[SourceLine, ...]]
 _MOST_LINES = 30
@@ -141,6 +142,9 @@ def _in_loss(step: StepComparison) -> Divergence | None:
 def _in_backward(step: StepComparison) -> Divergence | None:
     gradients = [c for c in step.comparisons if c.phase == "backward"]
     differing = [c for c in gradients if not c.agrees]
+    if not step.alike:  # written into, or made anew, the same tensor has a gradient of its own on one side only
+        differing = [c for c in differing if c.outcome.reason != "structure"]
+        gradients = [c for c in gradients if c.agrees or c.outcome.reason != "structure"]
     parameters = [c for c in step.comparisons if c.phase == "gradient"]
     if not step.alike and parameters and all(c.agrees for c in parameters):
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
@@ -234,14 +238,14 @@ def _cut(step: StepComparison) -> tuple[tuple[Call, Call], str] | None:
     made: set[int] = set()
     """Raw tensors that a call returned without following them: the cut is inside, or before."""
     for base, raw in sorted(step.pairs, key=lambda pair: pair[1].index):
-        for one, other in zip(base.inputs, raw.inputs, strict=False):
+        for one, other in _beside(step, base.inputs, raw.inputs):
             if one.tracked != other.tracked and other.tensor not in made and raw.parent in pair_of:
                 side = "raw" if one.tracked else "base"
                 note = f"{side} stops following gradients in the module's own code, before {raw.path}"
                 return pair_of[raw.parent], note
-        for one, other in zip(base.outputs, raw.outputs, strict=False):
+        for one, other in _beside(step, base.outputs, raw.outputs):
             if one.tracked != other.tracked:
-                if all(a.tracked == b.tracked for a, b in zip(base.inputs, raw.inputs, strict=False)):
+                if all(a.tracked == b.tracked for a, b in _beside(step, base.inputs, raw.inputs)):
                     side = "raw" if one.tracked else "base"
                     inner = _cut_inside(step, raw)
                     return inner or ((base, raw), f"{side} does not follow gradients through it (no_grad, detach)")
@@ -249,13 +253,21 @@ def _cut(step: StepComparison) -> tuple[tuple[Call, Call], str] | None:
     return None
 
 
+def _beside(step: StepComparison, base: Sequence[Slot], raw: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
+    """Slots in order; in models built differently those that may be the same: a mask is not another's second input."""
+    pairs = list(zip(base, raw, strict=False))
+    if step.alike:
+        return pairs
+    return [(a, b) for a, b in pairs if math.prod(a.value.shape) == math.prod(b.value.shape)]
+
+
 def _cut_inside(step: StepComparison, raw: Call) -> tuple[tuple[Call, Call], str] | None:
     """The innermost child whose output is no longer followed although its input is."""
     for base, child in step.pairs:  # children come before their parents
         if child.parent != raw.index:
             continue
-        differs = any(a.tracked != b.tracked for a, b in zip(base.outputs, child.outputs, strict=False))
-        given = all(a.tracked == b.tracked for a, b in zip(base.inputs, child.inputs, strict=False))
+        differs = any(a.tracked != b.tracked for a, b in _beside(step, base.outputs, child.outputs))
+        given = all(a.tracked == b.tracked for a, b in _beside(step, base.inputs, child.inputs))
         if differs and given:
             note = "one side does not follow gradients through it (no_grad, detach)"
             return _cut_inside(step, child) or ((base, child), note)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from padiff.diagnose.recurrent_recipes import CELLS
 from padiff.diagnose.steps import Made, Steps
 from padiff.records import Array
 
@@ -192,6 +193,7 @@ def _normalize(steps: Steps) -> None:
 
 
 RECIPES: dict[str, Callable[[Steps], None]] = {
+    **CELLS,
     "multi_head_attention_forward": _with_projections,
     "scaled_dot_product_attention": _attention,
     "layer_norm": _layer_norm,

@@ -64,6 +64,10 @@ class Beside(Protocol):
         """They were given the same first: others of their sort begin at the same place."""
         ...
 
+    def sort(self, base: Call, raw: Call) -> Hashable:
+        """Equal for pairs of calls of the same two classes with the same parts."""
+        ...
+
 
 class Itself:
     """Base beside itself."""
@@ -109,14 +113,23 @@ class Itself:
     def begun_alike(self, base: Call, raw: Call) -> None:
         pass
 
+    def sort(self, base: Call, raw: Call) -> Hashable:
+        return base.kind
+
 
 class Other:
     """Raw beside base."""
 
-    def __init__(self, pairing: CallPairing, base_tree: ModuleTree, tolerance: Tolerance) -> None:
+    def __init__(
+        self,
+        pairing: CallPairing,
+        base_tree: ModuleTree,
+        tolerance: Tolerance,
+        alike: frozenset[Hashable] = frozenset(),
+    ) -> None:
         self._pairing, self._tree = pairing, base_tree
         self._partners = Partners(pairing, base_tree, tolerance)
-        self._alike: set[Hashable] = set()
+        self._alike: set[Hashable] = set(alike)
         """Sorts of calls that are known to begin at the same place."""
 
     def at_start(self, call: Call) -> Call | None:
@@ -169,6 +182,9 @@ class Other:
     def begun_alike(self, base: Call, raw: Call) -> None:
         if not self._pairing.alike and base.kind not in CONTAINERS and raw.kind not in CONTAINERS:
             self._alike.add(self._pairing.sort(base, raw))
+
+    def sort(self, base: Call, raw: Call) -> Hashable:
+        return self._pairing.sort(base, raw)
 
     def _holds(self, node: ModuleNode) -> bool:
         """Whether it is there for the modules in it, and not a layer of its own."""

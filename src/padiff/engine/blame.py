@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from padiff.compare.masks import mean_the_same
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts
-from padiff.engine.families import comparable
+from padiff.engine.families import comparable, floating
+from padiff.engine.partners import alters
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 Sort = tuple[str, str, str]
@@ -46,6 +48,8 @@ class Blame:
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._idle: set[Sort] = set()
         """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
+        self._in_doubt: list[int] = []
+        """Raw calls that returned something else, and may just end elsewhere."""
         self.unreplaced: set[int] = set()
         """Raw calls that were found to be wrong later than they ended: what they returned went on as it was."""
         self._left = False
@@ -80,13 +84,19 @@ class Blame:
             if slot.origin == slot.tensor and slot.tensor not in given:
                 self._made_alone.setdefault(slot.tensor, call)
 
-    def judged(self, call: Call, *, right: bool) -> None:
+    def judged(self, call: Call, *, right: bool, wrong: bool) -> None:
         """All that a call returned was seen; where nothing was found, what the call was given besides does not matter.
-        ``right`` says that all of it is base's."""
+        ``right`` says that all of it is base's, ``wrong`` that some of it is not."""
         if right:
             self.doubts.outlive(call)
-        if call.index not in self.faulty:
-            self._idle.update(excuse.sort for excuse in self._excuses.get(call.index, ()))
+        if wrong:
+            self._in_doubt.append(call.index)
+        else:
+            self._without_matter(call.index)
+
+    def _without_matter(self, index: int) -> None:
+        if index not in self.faulty:
+            self._idle.update(excuse.sort for excuse in self._excuses.get(index, ()))
 
     def cut(
         self,
@@ -106,6 +116,9 @@ class Blame:
         around = None if outer is None else next(self.met.outward(outer.parent), None)
         if outer is not None and around is not None and around[0] is not None:
             place, call, between = (around[0], around[1]), outer, True
+        maker = self._maker(call, other) if between and side == "raw" and outer is None else None
+        if maker is not None:  # it returned what is not followed, and may have returned anything
+            place, between = (place[0], maker), False
         after = self.met.child_of(place[1], call) if between else None
         before = self.met.before(after) if after else None
         fault = Fault("backward", *place, comparison, between=between, before=before, after=after, side=side)
@@ -179,6 +192,8 @@ class Blame:
                 return
             if arranged is None:  # another shape, which stays: what the call returns will tell whether that matters
                 kind = "beside"
+        if kind == "beside" and (_says_the_same(one, other, arranged) or self._begun_elsewhere(call, one, other)):
+            return
         if self.lost:
             return
         if phase == "forward" and self._misled(call):
@@ -211,7 +226,7 @@ class Blame:
         elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left():
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
-            doubt = self.doubts.confirmed()
+            doubt = self.doubts.confirmed(other)
             self.unreplaced.add(doubt.raw.index)
             self._accuse_now(call, doubt)
             self._left = True
@@ -222,9 +237,16 @@ class Blame:
                 self.passed_on |= self._passing_on(call, other)
             self._accuse_now(call, fault)
 
+    def _begun_elsewhere(self, call: Call, one: Slot, other: Slot) -> bool:
+        """Whether a call that is not given base's first is given another activation besides: what it is, it will be
+        inside."""
+        return self._loosely and call.index in self.misfed and (one.tracked or other.tracked)
+
     def _maker(self, call: Call, slot: Slot) -> Call | None:
         """The call without a partner that made what a call is given, where it is not around that."""
         maker = self._made_alone.get(slot.origin)
+        while maker is not None and not alters(maker):
+            maker = self._made_alone.get(maker.inputs[0].origin)
         return None if maker is None or self.met.inside(call, maker) else maker
 
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
@@ -248,8 +270,11 @@ class Blame:
         return any(one.index in self.passed_on for _, one in self.met.outward(call.index))
 
     def _accuse_now(self, call: Call, fault: Fault) -> None:
+        """``call`` told of the fault, which may lie in another."""
         excuses: list[Excuse] = []
-        for _, one in self.met.outward(call.index):
+        self.faulty.update(one.index for _, one in self.met.outward(call.index))
+        where = call if fault.between else fault.raw
+        for _, one in self.met.outward(where.index):
             self.faulty.add(one.index)
             excuses = [*self._excuses.get(one.index, ()), *excuses]
         self._accused.append((fault, excuses if fault.phase == "forward" else []))
@@ -267,6 +292,8 @@ class Blame:
     def finish(self) -> None:
         """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
         inside."""
+        for index in self._in_doubt:
+            self._without_matter(index)
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             if fault.phase == "backward" and self._was_given_otherwise(fault.raw):
@@ -282,3 +309,10 @@ class Blame:
         """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
         faulty = [one.index for _, one in self.met.outward(call.index) if one.index in self.faulty]
         return any(excuse.sort not in self._idle for index in faulty for excuse in self._excuses.get(index, ()))
+
+
+def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
+    """Whether what a call is given besides is a mask in another dtype, or an index of another width: no excuse."""
+    if floating(one.value) and floating(other.value):
+        return False
+    return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 import numpy as np
@@ -75,9 +76,12 @@ class Doubts:
             self._open = [doubt for doubt in self._open if doubt is not latest]
         return bool(self._open)
 
-    def confirmed(self) -> Fault:
-        """What was doubtful last is wrong, and explains the rest."""
-        found = self._innermost(self._open[-1])
+    def confirmed(self, told: Slot) -> Fault:
+        """A tensor is wrong: what was doubtful last is, and explains the rest; of several, the last that returned as
+        much."""
+        size = math.prod(told.value.shape)
+        last = next((doubt for doubt in reversed(self._open) if _size(doubt) == size), self._open[-1])
+        found = self._innermost(last)
         self._open.clear()
         return found
 
@@ -102,6 +106,10 @@ class Doubts:
             if alone and kind not in CONTAINERS and not _rectifies(wrong[0]):
                 found += wrong
         return found[:1]
+
+
+def _size(doubt: Fault) -> int:
+    return -1 if doubt.found is None else doubt.found.size
 
 
 def _rectifies(fault: Fault) -> bool:

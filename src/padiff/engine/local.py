@@ -16,8 +16,10 @@ from padiff.align import pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
+from padiff.compare.masks import contradicts
 from padiff.engine.beside import Beside, resized
 from padiff.engine.blame import Blame
+from padiff.engine.elsewhere import Elsewhere
 from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
 from padiff.engine.local_comparing import Key, LocalComparing
@@ -71,6 +73,7 @@ class LocalRun:
         self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
         self._change = change
         self.pairs: list[tuple[Call, Call]] = []
+        self.elsewhere = Elsewhere()
         self._blame = Blame(loosely=loosely)
         sends = reference.contributions, reference.arrivals
         self.compared = LocalComparing(
@@ -112,6 +115,8 @@ class LocalRun:
         base = self._beside.at_start(call)
         self._blame.met.began(base, call)
         self.silent.began(call)
+        if base is not None and self._loosely:
+            self.elsewhere.began(call, self._beside.sort(base, call))
         feeds: dict[int, Feed] = {}
         if base is None and self._backward and self._beside.told_late(call):
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
@@ -132,6 +137,8 @@ class LocalRun:
                     self._blame.doubts.goes_on(call)
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
+                if arranged is not None and self._beside.begins_elsewhere(base, call):
+                    self.elsewhere.began_otherwise(call, self._beside.sort(base, call))
             if arranged is None or not may_replace(arranged, other.value):
                 continue
             if not self._backward and self.compared.is_handed(one, other):
@@ -197,10 +204,11 @@ class LocalRun:
         self.pairs.append((base, call))
         feeds: dict[int, Feed] = {}
         loose = call.parent >= 0 and (self._beside.loose(base, call) or (self._loosely and resized(base, call)))
-        misled = False
+        misled = unfollowed = False
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
+            unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None
         for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
             if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):
@@ -219,7 +227,11 @@ class LocalRun:
             if loose and not outcome.agrees and call.index not in self._blame.passed_on:
                 continue
             stopped = self._only_raw_follows(one, other) and not (loose and place)
-            if self._backward and outcome.agrees and (stopped or (one.tracked and not other.tracked)):
+            if (
+                self._backward
+                and outcome.agrees
+                and (stopped or (one.tracked and not other.tracked and not unfollowed))
+            ):
                 self._cut(base, call, one, other, between=False)
             elif self._backward and outcome.agrees and self._change is None and one.tracked:
                 self.silent.returned(Place(base, call, one, other))
@@ -227,7 +239,7 @@ class LocalRun:
             self._replace(feeds, one, other, arranged, see, stopped=stopped)
         if moved is not None and not met:
             moved.returned(base, call, feeds)
-        self._blame.judged(call, right=met and right)
+        self._blame.judged(call, right=met and right, wrong=met and not right)
         return feeds
 
     def tagged(self, call: Call) -> Mapping[int, Feed]:
@@ -259,7 +271,10 @@ class LocalRun:
             self.silent.cut(Place(base, call, one, other), between=between)
 
     def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
-        pairs, _, _ = pair_slots(left, right, loosely=role == "input" and self._loosely)
+        loosely = role == "input" and self._loosely
+        pairs, only_left, only_right = pair_slots(left, right, loosely=loosely)
+        if loosely and only_left and only_right:
+            pairs += _masks(only_left, only_right)
         return [(one, other) for one, other in pairs if not one.value.overwritten and not other.value.overwritten]
 
     def _changed(self, array: Array) -> Array:
@@ -323,6 +338,14 @@ class LocalRun:
     def finish(self) -> None:
         """The run is over: who was to blame is decided."""
         self.compared.finish()
-        if not self._loosely:
-            self.silent.look()
+        self.silent.look()
         self._blame.finish()
+        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in self.faults]
+
+
+def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
+    """Masks of different shapes that cannot mean the same."""
+    ones, others = (
+        [slot for slot in side if not slot.tracked and not slot.value.overwritten] for side in (left, right)
+    )
+    return [(one, other) for one in ones for other in others if contradicts(one.value.numpy(), other.value.numpy())]

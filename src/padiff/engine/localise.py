@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from padiff.align import CallPairing
 from padiff.capture.feeding import Feeder, Witness
@@ -102,24 +103,36 @@ def localise(
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
-    def beside() -> Other:
+    def beside(alike: frozenset[Hashable] = frozenset()) -> Other:
         calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
-        return Other(calls, job.base.tree, tolerance)
+        return Other(calls, job.base.tree, tolerance, alike)
 
-    run = LocalRun(
-        reference,
-        beside(),
-        tolerance,
-        loosely=not pairing.alike,
-        backward=backward,
-        gallery=Gallery(),
-        following=raw.live.adapter.grad_enabled,
-    )
-    if half_way:
-        found = _up_to_exception(raw, step, job, run, backward)
-    else:
-        found = _fed(raw, step, job, 1, run, backward=backward, ops=ops, left=left if buffers else None)
-    run.finish()
+    def fed(alike: frozenset[Hashable] = frozenset()) -> tuple[LocalRun, StepTrace]:
+        run = LocalRun(
+            reference,
+            beside(alike),
+            tolerance,
+            loosely=not pairing.alike,
+            backward=backward,
+            gallery=Gallery(),
+            following=raw.live.adapter.grad_enabled,
+        )
+        del left[1:]
+        if half_way:
+            found = _up_to_exception(raw, step, job, run, backward)
+        else:
+            found = _fed(raw, step, job, 1, run, backward=backward, ops=ops, left=left if buffers else None)
+        run.finish()
+        return run, found
+
+    run, found = fed()
+    alike = run.elsewhere.in_question(run.faults, found.calls)
+    if alike:
+        other = fed(alike)
+        if other[0].elsewhere.settled(alike, other[0].faults, other[1].calls):
+            run, found = other
+        else:
+            alike = frozenset()
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
     def state(noise: Noise | None) -> list[Comparison]:
@@ -151,7 +164,7 @@ def localise(
     if run.lost and any(fault.phase == "forward" for fault in faults):
         faults = [fault for fault in faults if fault.phase == "forward"]
     faults = not_made_of(faults, run.unreplaced, found.calls)
-    feeder = feeder_of(reference, pairing, beside)
+    feeder = feeder_of(reference, pairing, partial(beside, alike))
     scenes = Scenes(
         job,
         plan,
@@ -164,6 +177,7 @@ def localise(
         drawn,
         feeder,
         reached=frozenset(run.silent.reached),
+        unanswered=run.silent.unanswered,
     )
     return Located(
         tuple(faults),

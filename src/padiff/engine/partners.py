@@ -56,11 +56,11 @@ class Partners:
         """Two that pass on what they are given, at different places: before or after a scale is all the same."""
         if raw.parent < 0 or len(raw.inputs) != 1 or len(base.inputs) != 1:
             return False
-        return self.idles(base) and not _alters(raw) and not _same_given(base, raw, same)
+        return self.idles(base) and not alters(raw) and not _same_given(base, raw, same)
 
     def idles(self, base: Call) -> bool:
         """Whether a call of base passes on what it is given, in models built differently."""
-        return not self._alike and not self._base_tree.nodes[base.node].children and not _alters(base)
+        return not self._alike and not self._base_tree.nodes[base.node].children and not alters(base)
 
     def _look_alike(self, call: Call, same: Same) -> Call | None:
         """Among base's calls that could be the partner, the one that returned the same; else one of its kind and
@@ -70,20 +70,32 @@ class Partners:
             if same(base.outputs[0], call.outputs[0]) and _same_given(base, call, same):
                 return base
         if not candidates:
-            return None
+            return self._further(call, same)
         shape, hint = call.outputs[0].value.shape, self._pairing.hinted(call)
         alike = [one for one in candidates if one.node == hint or one.kind.lower() == call.kind.lower()]
-        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or _alters(call)]
+        alike = [one for one in alike if self._base_tree.nodes[one.node].layer not in PASSIVE or alters(call)]
         alike = [one for one in alike if _same_given(one, call, same)]
         alike.sort(key=lambda one: one.outputs[0].value.shape != shape)  # a pool that rounds up returns another shape
         if alike:
             return alike[0]
         active = [one for one in candidates if self._base_tree.nodes[one.node].layer not in PASSIVE]
         active = [one for one in active if one.outputs[0].value.shape == shape and _same_given(one, call, same)]
-        if len(active) == 1 and _alters(call):
+        if len(active) == 1 and alters(call):
             return active[0]
+        later = self._further(call, same)
+        if later is not None:
+            return later
         # Given other things already, it tells nothing by itself; its place in the tree still says whose partner it is.
         return next((one for one in candidates if one.node == hint and one.outputs[0].value.shape == shape), None)
+
+    def _further(self, call: Call, same: Same) -> Call | None:
+        """One of its kind that was given the same, after other calls that have no partner."""
+        kind = call.kind.lower()
+        for base in self._pairing.further(call):
+            alone = len(base.outputs) == len(call.outputs) == 1
+            if alone and base.kind.lower() == kind and _same_given(base, call, same):
+                return base
+        return None
 
     def _chain(self, base: Call, call: Call, same: Same) -> Call:
         """A norm with its own activation beside a norm and an activation, or a layer beside one and what it was merged
@@ -113,7 +125,7 @@ def _same_given(base: Call, raw: Call, same: Same) -> bool:
     return bool(base.inputs and raw.inputs) and same(base.inputs[0], raw.inputs[0])
 
 
-def _alters(call: Call) -> bool:
+def alters(call: Call) -> bool:
     """Whether a call returned anything else than what it was given."""
     if not call.inputs or len(call.outputs) != 1 or call.inputs[0].value.shape != call.outputs[0].value.shape:
         return True

@@ -69,6 +69,8 @@ class Scenes:
     """Where nothing can run: the ops that were recorded, if any."""
     reached: frozenset[int] = frozenset()
     """Raw's calls to whose outputs a gradient came back."""
+    unanswered: frozenset[int] = frozenset()
+    """Those to which none did, though one was waited for."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""
@@ -97,8 +99,10 @@ class Scenes:
             if partner is None or call.index not in agree:
                 continue
             in_base = any(slot.tensor in self.reference.arrivals for slot in partner.outputs[:1])
-            if in_base != (call.index in self.reached):
-                found["raw" if in_base else "base"].append(call)
+            if in_base and call.index in self.unanswered:
+                found["raw"].append(call)
+            elif not in_base and call.index in self.reached:
+                found["base"].append(call)
         side: Side = "raw" if found["raw"] else "base"
         return side, tuple(call.path for call in sorted(found[side], key=lambda call: call.index))
 

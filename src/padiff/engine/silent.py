@@ -136,17 +136,44 @@ class Silent:
     def never_reached(self) -> Fault | None:
         """The last output to which a gradient comes back in base and none in raw, in a call to which one does: for
         where no call is to blame, and gradients of parameters differ."""
+        for place in self._unanswered():
+            base, raw = self._blame.met[place.call.parent]
+            if place.call.parent in self.reached and base is not None:
+                return Fault("backward", base, raw, self._no_answer(place), between=True, after=place.call)
+        return None
+
+    def in_a_lone_call(self, fault: Fault) -> Fault | None:
+        """Where a call sends back something wrong, and a call inside that has no partner gets nothing back to what the
+        last of those in it returned: it is that one's own code."""
+        if fault.phase != "backward" or fault.between:
+            return None
+        met = self._blame.met
+        inside = (place for place in self._unanswered() if met.inside(place.call, fault.raw))
+        last = next(inside, None)
+        around = None if last is None else met[last.call.parent]
+        if last is None or around is None or around[0] is not None:
+            return None
+        nearest = next(raw for base, raw in met.outward(last.call.parent) if base is not None)
+        if nearest.index != fault.raw.index:
+            return None
+        return Fault("backward", fault.base, around[1], self._no_answer(last), between=True, before=last.call)
+
+    @property
+    def unanswered(self) -> frozenset[int]:
+        """Raw's calls to whose first output no gradient came back, where one does in base."""
+        return frozenset(place.call.index for place in self._unanswered())
+
+    def _unanswered(self) -> Iterator[Place]:
+        """The last first."""
         for index in sorted(self._expected, reverse=True):
             place = self._expected[index]
             arrived = self._arrivals.get(place.one.tensor)
-            if place.call.parent not in self.reached or arrived is None or not np.any(arrived.numpy()):
-                continue
-            why = missing("no gradient comes back to it in raw (no_grad, detach)")
-            base, raw = self._blame.met[place.call.parent]
-            if base is not None:
-                comparison = self._run.comparison("backward", "output", *place, why)
-                return Fault("backward", base, raw, comparison, between=True, after=place.call)
-        return None
+            if arrived is not None and np.any(arrived.numpy()):
+                yield place
+
+    def _no_answer(self, place: Place) -> Comparison:
+        why = missing("no gradient comes back to it in raw (no_grad, detach)")
+        return self._run.comparison("backward", "output", *place, why)
 
 
 def nothing(gradient: Value) -> Array:

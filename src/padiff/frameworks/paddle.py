@@ -33,6 +33,7 @@ from padiff.frameworks.paddle_arrays import dtype_name
 from padiff.frameworks.paddle_compiled import eagerly, is_static
 from padiff.frameworks.paddle_environment import environment
 from padiff.frameworks.paddle_layers import LAYERS
+from padiff.frameworks.paddle_rnn import kept_for_backward
 from padiff.frameworks.paddle_settings import CONVENTIONS
 from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
 from padiff.frameworks.settings import changed, read_settings
@@ -220,6 +221,9 @@ class PaddleAdapter:
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return paddle_reads.watching(read)
+
+    def kept_for_backward(self) -> AbstractContextManager[None]:
+        return kept_for_backward()
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return paddle_draws.watching(dice, self.to_numpy, self.to_native)

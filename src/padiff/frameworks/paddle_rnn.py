@@ -1,19 +1,47 @@
-"""paddle's recurrent kernel drops between its layers by itself: how to see what, and to have it drop otherwise."""
+"""paddle's recurrent kernel drops between its layers by itself: how to see what, and to have it drop otherwise.
+
+In evaluation mode it keeps nothing for backward, which then raises: how to have it keep that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import paddle
 
+from padiff.frameworks.patches import replaced
+
 Op = Callable[..., Any]
+_SHARE, _IS_TEST = 5, 12
+"""Places of the share that is dropped, and of the mode, among the kernel's arguments."""
+
+
+@contextmanager
+def kept_for_backward() -> Iterator[None]:
+    """Inside, in this thread, the kernel in evaluation mode computes what it does, and can be followed back."""
+    thread = threading.get_ident()
+
+    def wrap(op: Op) -> Op:
+        @functools.wraps(op)
+        def keeping(*args: Any, **kwargs: Any) -> Any:
+            idle = len(args) > _IS_TEST and args[_IS_TEST] and paddle.is_grad_enabled()
+            if not idle or threading.get_ident() != thread:
+                return op(*args, **kwargs)
+            return op(*args[:_SHARE], 0.0, *args[_SHARE + 1 : _IS_TEST], False, *args[_IS_TEST + 1 :], **kwargs)
+
+        return keeping
+
+    with replaced([(paddle._C_ops, "rnn", wrap)] if hasattr(paddle._C_ops, "rnn") else []):
+        yield
 
 
 def layers_of(args: Sequence[Any]) -> float | None:
     """The share that is dropped between layers; None where nothing is."""
-    share, layers, is_test = float(args[5]), int(args[9]), bool(args[12])
+    share, layers, is_test = float(args[_SHARE]), int(args[9]), bool(args[_IS_TEST])
     return share if layers > 1 and not is_test and 0.0 < share < 1.0 else None
 
 
@@ -23,7 +51,7 @@ def masks_of(op: Op, args: Sequence[Any]) -> list[Any]:
     Layers that return ones, whatever they are given, and then one that returns what it is given, show what was dropped
     between. The kernel draws by shape alone, so starting from the same state it drops the same.
     """
-    inputs, share, bidirectional = args[0], float(args[5]), bool(args[6])
+    inputs, share, bidirectional = args[0], float(args[_SHARE]), bool(args[6])
     hidden, layers = int(args[8]), int(args[9])
     steps, batch = inputs.shape[0], inputs.shape[1]
     directions = 2 if bidirectional else 1

@@ -258,6 +258,10 @@ class Adapter(Protocol):
         """The tensors that compiled code without readers takes up, first used first; may be left out."""
         ...
 
+    def kept_for_backward(self) -> AbstractContextManager[None]:
+        """Inside, layers that in evaluation mode keep nothing for backward keep it; may be left out."""
+        ...
+
     # What a model draws. An adapter may leave this out: both models draw for themselves then.
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -226,6 +226,9 @@ class TorchAdapter:
 
     def watch_reads(self, read: Callable[[Any], None]) -> AbstractContextManager[None]:
         return ReadWatch(read)
+
+    def kept_for_backward(self) -> AbstractContextManager[None]:
+        return nullcontext()  # on a CPU everything is kept anyway
 
     def watch_draws(self, dice: Dice) -> AbstractContextManager[None]:
         return watching(dice, self.to_numpy, self.to_native)

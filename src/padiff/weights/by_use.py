@@ -10,12 +10,23 @@ from functools import partial
 from typing import Any
 
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Anchors, Group, Unmatched, Usage, WeightEntry, WeightPlan, WeightProblem, WeightSource
+from padiff.records import (
+    Anchors,
+    Group,
+    ModuleNode,
+    Unmatched,
+    Usage,
+    WeightEntry,
+    WeightPlan,
+    WeightProblem,
+    WeightSource,
+)
 from padiff.weights import problems
 from padiff.weights.apply import build
 from padiff.weights.assign import assign
 from padiff.weights.choices import Question, questions_of
 from padiff.weights.compose import compose
+from padiff.weights.containers import moved_along
 from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
 from padiff.weights.repeated import repeated
@@ -62,7 +73,7 @@ def plan_by_use(
     base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
-    pairs, sets = settle(pairs, Flow(base.tree, base_use), Flow(raw.tree, raw_use))
+    pairs, sets = settle(moved_along(pairs), Flow(base.tree, base_use), Flow(raw.tree, raw_use))
     copies, raw_left = repeated(pairs, raw_left, base_use)
     every = [*pairs, *copies]
     questions = questions_of(every, sets, base, raw)
@@ -253,6 +264,7 @@ def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anch
     groups: list[Group] = []
     base_holds: dict[int, list[int]] = defaultdict(list)
     raw_holds: dict[int, list[int]] = defaultdict(list)
+    loose: list[tuple[ModuleNode, ModuleNode]] = []
     number = 0
     for pair in pairs:
         count = max(len(pair.base), len(pair.raw))
@@ -265,6 +277,9 @@ def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anch
             direct.append((pair.base[0].node.index, pair.raw[0].node.index))
         elif count > 1 and _is_group(pair):
             groups.append(_group(pair))
+        elif count == 1:
+            loose.append((pair.base[0].node, pair.raw[0].node))
+    direct += _by_all_they_hold(loose, direct)
     return Anchors(
         pairs=tuple(direct),
         groups=tuple(groups),
@@ -273,6 +288,24 @@ def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anch
         base_order=dict(base_use.calls),
         raw_order=dict(raw_use.calls),
     )
+
+
+def _by_all_they_hold(
+    loose: Sequence[tuple[ModuleNode, ModuleNode]], known: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Leaves of no table whose tensors come one by one, all from the same leaf."""
+    partners: tuple[dict[int, set[int]], ...] = (defaultdict(set), defaultdict(set))
+    for base, raw in loose:
+        partners[0][base.index].add(raw.index)
+        partners[1][raw.index].add(base.index)
+    taken = {base for base, _ in known}, {raw for _, raw in known}
+    found: dict[tuple[int, int], None] = {}
+    for base, raw in loose:
+        alone = len(partners[0][base.index]) == len(partners[1][raw.index]) == 1
+        free = base.index not in taken[0] and raw.index not in taken[1]
+        if alone and free and not base.children and not raw.children:
+            found[base.index, raw.index] = None
+    return list(found)
 
 
 def _is_group(pair: UnitPair) -> bool:

@@ -17,6 +17,8 @@ from padiff.weights.words import numbers_of, words_of
 
 UNKNOWN = "??"
 """Axes of a matrix that nobody says the orientation of."""
+_PLAIN = frozenset({"weight", "bias", "gamma", "beta", "g", "b", "running_mean", "running_var", "num_batches_tracked"})
+"""What a layer that somebody wrote himself holds, if it is one unit: a norm, also one whose statistics are frozen."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?")
 
 
@@ -119,7 +121,7 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     spec = live.layer_spec(node.index)
     groups: dict[tuple[str, str], dict[str, Atom]] = defaultdict(dict)
     own = {held.name for held in rows_of(live, node, {}, whole=False)}
-    plain_pair = own <= {"weight", "bias", "gamma", "beta", "g", "b"}
+    plain_pair = own <= _PLAIN
     for held in rows_of(live, node, spec.stored if spec else {}, whole=node.atomic):
         stored = held.stored
         if stored is None:

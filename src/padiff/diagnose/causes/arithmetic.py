@@ -154,6 +154,8 @@ def _named_residual(trial: Trial, name: str, share: float, tensor: Array) -> Cau
     if share in (1.0, -1.0) and leaves_out(tensor):
         side = "base" if share == 1.0 else "raw"
         return Cause("mask", f"{side} adds {_owned(trial, name)}, a mask, and the other side does not", 0.95)
+    if share == 1.0 and not np.any(trial.found):
+        return Cause("operands", f"base has {_owned(trial, name)} there, raw nothing but zeros", 0.94)
     if share == 1.0:
         return Cause(f"missing {noun}", f"raw's values plus {_owned(trial, name)} agree with base's", 0.94)
     if share == -1.0:

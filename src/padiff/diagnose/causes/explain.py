@@ -128,9 +128,10 @@ def explain(scene: Scene) -> tuple[Cause, ...]:
     with np.errstate(all="ignore"):  # a hypothesis may divide by zero and be wrong
         trial = Trial(scene)
         found = [cause for finder in _asked(trial) for cause in _answers(finder, trial)]
-        wide = None if trial.same_shape or not trial.finite else _spread(scene)
+        wide = None if trial.same_shape else _spread(scene)
         if wide is not None:
-            found += [cause for finder in SPREAD for cause in _answers(finder, wide)]
+            asked = (*MASKS, *SPREAD) if trial.finite else MASKS
+            found += [cause for finder in asked for cause in _answers(finder, wide)]
     return merged(found)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes.arithmetic import leaves_out
 from padiff.diagnose.causes.explain import explain
-from padiff.diagnose.causes.settings import NAMES, same_setting
+from padiff.diagnose.causes.op_options import OF_THEIR_OWN, REDUCTIONS, line_of, options
 from padiff.diagnose.likes import Event, Likes
 from padiff.diagnose.own_code import Culprit
 from padiff.diagnose.scene import Scene
@@ -22,7 +21,6 @@ from padiff.records import Array, Call, Cause, Slot, Tolerance
 ACTIVATIONS = frozenset(
     ("relu", "gelu", "silu", "sigmoid", "tanh", "softplus", "leaky_relu", "elu", "hardswish", "mish", "glu", "softmax")
 ) | {"log_softmax", "prelu"}
-REDUCTIONS = frozenset({"mean", "sum", "max", "min", "prod", "var", "std", "norm", "logsumexp"})
 NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"})
 POOLS = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3))
 
@@ -30,41 +28,17 @@ SURE = 0.85
 GENERIC = frozenset({"operands", "scale", "sign", "offset", "bias", "order", "transposed", "shape", "clamp", "zeroed"})
 """What may be said of many tensors, and follows from what was said of the first."""
 
-BY_THING = {
-    "mul": "scale",
-    "div": "scale",
-    "add": "offset",
-    "sub": "offset",
-    "pow": "exponent",
-    "roll": "off by one",
-    "getitem": "slice",
-    "transpose": "transposed",
-    "reshape": "shape",
-    "cat": "axis",
-    "stack": "axis",
-    "split": "split",
-    "softmax": "axis",
-    "clip": "clamp",
-    "to": "precision",
-    "tril": "mask off by one",
-    "triu": "mask off by one",
-    "masked_fill": "mask",
-    "repeat_interleave": "head order",
-} | dict.fromkeys(REDUCTIONS, "axis")
-"""What another value means where the argument's own name says little."""
-WORDLESS = frozenset({"value", "other", "input", "self", "key", "index", "dims", "dim0", "dim1", "size", "diagonal"})
+TAKING = frozenset({"getitem", "gather", "index_select"})
+"""Ops that take from a tensor by places that another holds."""
 MOST_MASK = 1 << 20
 """Elements of a tensor that is asked whether it is a mask."""
-_SILENT = frozenset(
-    {"name", "out", "device", "inplace", "stacklevel", "_stacklevel", "training", "align_mode", "layout"}
-)
 
 
 def causes_of_op(culprit: Culprit) -> tuple[Cause, ...]:
     """What was tried on the first tensors that differ, and what the op itself tells."""
     if culprit.stopped:
         event, other = (culprit.raw, "base") if culprit.stopped == "raw" else (culprit.base, "raw")
-        through = "an op" if event is None else f"{event.call.kind}{_line(event)}"
+        through = "an op" if event is None else f"{event.call.kind}{line_of(event)}"
         text = f"{culprit.stopped} does not follow gradients through {through}, {other} does"
         return (Cause("no gradient", text, 0.96),)
     own = _own_backward(culprit)
@@ -149,11 +123,11 @@ def _told(culprit: Culprit) -> Iterator[Cause]:
         yield from _both(likes, base, raw)
     elif base is not None:
         yield _by_number(base, "base") or Cause(
-            _lack(base, "missing"), f"base does {base.words}{_line(base)}, and raw goes on without it", 0.88
+            _lack(base, "missing"), f"base does {base.words}{line_of(base)}, and raw goes on without it", 0.88
         )
     elif raw is not None:
         yield _by_number(raw, "raw") or Cause(
-            _lack(raw, "extra"), f"raw does {raw.words}{_line(raw)}, which base does not do", 0.88
+            _lack(raw, "extra"), f"raw does {raw.words}{line_of(raw)}, which base does not do", 0.88
         )
 
 
@@ -164,7 +138,7 @@ def _by_number(event: Event, side: str) -> Cause | None:
     if words is None or len(numbers) != 1 or len(event.call.options) != 1 or len(event.call.inputs) != 1:
         return None
     name = "scale" if event.thing in ("mul", "div") else "offset"
-    return Cause(name, f"{side} {words} {numbers[0]:.6g}{_line(event)}, and the other side does not", 0.9)
+    return Cause(name, f"{side} {words} {numbers[0]:.6g}{line_of(event)}, and the other side does not", 0.9)
 
 
 def _goes_on_with(others: Sequence[Event], event: Event | None) -> bool:
@@ -176,10 +150,6 @@ def _module(likes: Likes, side: int, event: Event | None) -> str:
     """The module inside, without a partner, that it is the call of; nothing where it is an op."""
     owner = "" if event is None or event.call.is_op else event.call.path
     return "" if owner == likes.sides[side].inside.path else owner
-
-
-def _line(event: Event) -> str:
-    return f" in line {event.call.stack[-1].line}" if event.call.stack and not event.part else ""
 
 
 def _lack(event: Event, word: str) -> str:
@@ -209,6 +179,10 @@ def _is_mask(event: Event, slot: Slot) -> bool:
 
 
 def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
+    places = _places(base, raw)
+    if places is not None:
+        yield places
+        return
     if base.thing != raw.thing:
         numbers = [one for one in (_by_number(base, "base"), _by_number(raw, "raw")) if one is not None]
         if len(numbers) == 1 and (base.moving or raw.moving):  # the other side only goes on
@@ -222,12 +196,17 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         other.tensor in likes.of(0, one.tensor) for one, other in zip(ours, theirs, strict=True)
     )
     if alike:
-        yield from _options(base, raw)
+        yield from options(base, raw)
         shapes = next(((a, b) for a, b in zip(_shapes(ours), _shapes(theirs), strict=True) if a != b), None)
         if shapes is not None:
             text = f"{base.words} is given the same numbers as {shapes[0]} in base and as {shapes[1]} in raw"
             yield Cause("head order" if base.thing == "split" else "shape", text, 0.85)
         return
+    for cause in options(base, raw):
+        if cause.name in OF_THEIR_OWN:
+            yield cause
+            return
+    yield from _gate_order(likes, ours, theirs)
     mine = [set(likes.of(0, slot.tensor)) for slot in ours]
     if len(ours) == len(theirs) and all(any(slot.tensor in same for same in mine) for slot in theirs):
         name = "order" if base.thing in ("cat", "stack") else "operands"
@@ -245,6 +224,36 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
         moves = [_moves(likes, side, slot.tensor) for side, slot in ((0, one), (1, other))]
         if other.tensor not in likes.of(0, one.tensor) and moves[0] != moves[1]:
             yield _moved(_name(likes, 0, ours[place].tensor), *moves)
+            return
+
+
+def _places(base: Event, raw: Event) -> Cause | None:
+    """Both take from a tensor by places, and other ones."""
+    if base.thing not in TAKING or raw.thing not in TAKING:
+        return None
+    found = [[slot for slot in event.call.inputs if slot.value.dtype.startswith("int")] for event in (base, raw)]
+    if [len(one) for one in found] != [1, 1] or any(one[0].value.overwritten for one in found):
+        return None
+    ours, theirs = (one[0].value.numpy().reshape(-1) for one in found)
+    if ours.size != theirs.size or np.array_equal(ours, theirs):
+        return None
+    first = int(np.argmax(ours != theirs))
+    told = f"at {first}, {theirs[first]} in raw and {ours[first]} in base"
+    return Cause("index", f"{raw.call.kind}{line_of(raw)} takes other places: {told}", 0.92)
+
+
+def _gate_order(likes: Likes, ours: Sequence[Slot], theirs: Sequence[Slot]) -> Iterator[Cause]:
+    """What raw's op is given is another part than base's, of what one op of base does step by step: another gate."""
+    made = likes.sides[0].maker
+    for one, other in zip(ours, theirs, strict=False):
+        right = made.get(one.tensor)
+        others = [made[tensor] for tensor in likes.of(1, other.tensor) if tensor in made]
+        if right is None or not right.part or one.tensor in likes.of(1, other.tensor):
+            continue
+        wrong = next((event for event in others if event.part and event.call.index == right.call.index), None)
+        if wrong is not None and wrong.part != right.part and "gate" in f"{wrong.part} {right.part}":
+            text = f"raw takes the {wrong.part} of {right.call.kind} where base takes the {right.part}"
+            yield Cause("gate order", text, 0.94)
             return
 
 
@@ -279,51 +288,6 @@ def _change(base: str, raw: str) -> str:
         if base in things and raw in things:
             return name
     return "other op"
-
-
-def _options(base: Event, raw: Event) -> Iterator[Cause]:
-    """The same op with the same tensors: what else it was given."""
-    if base.call.kind != raw.call.kind:
-        yield from _numbers(base, raw)
-        return
-    ours, theirs = dict(base.call.options), dict(raw.call.options)
-    for name in {**ours, **theirs}:
-        if name in _SILENT or (name in ours and name in theirs and same_setting(ours[name], theirs[name])):
-            continue
-        one, other = (_value(own, name) for own in (ours, theirs))
-        text = f"{base.call.kind}{_line(raw)} is given {name} {other} in raw and {one} in base, and the same tensors"
-        values = (ours.get(name), theirs.get(name))
-        yield Cause(_option_name(name, base.thing, values), text, 0.92)
-
-
-def _numbers(base: Event, raw: Event) -> Iterator[Cause]:
-    """The same of two frameworks, which name their arguments otherwise: the one number that each was given."""
-    values = [[value for _, value in event.call.options if type(value) in (int, float)] for event in (base, raw)]
-    if base.thing not in ("add", "sub", "mul", "div", "pow", "clip") or [len(one) for one in values] != [1, 1]:
-        return
-    (one,), (other,) = values
-    if one != other:
-        text = f"{raw.call.kind}{_line(raw)} is given {other!r} in raw and {one!r} in base, and the same tensors"
-        yield Cause(_option_name("other", base.thing, (one, other)), text, 0.92)
-
-
-def _value(options: dict[str, Any], name: str) -> str:
-    return repr(options[name]) if name in options else "not at all"
-
-
-def _tiny(values: tuple[Any, Any]) -> bool:
-    """Whether both are what is added so that nothing is divided by zero."""
-    return all(type(value) is float and 0 <= value <= 0.1 for value in values) and min(values) <= 1e-3
-
-
-def _option_name(name: str, thing: str, values: tuple[Any, Any]) -> str:
-    if name == "dtype":
-        return "softmax dtype" if thing in ("softmax", "log_softmax") else "precision"
-    if (name.isdigit() or name in WORDLESS) and thing in ("add", "clip") and _tiny(values):
-        return "eps"
-    if name.isdigit() or name in WORDLESS:
-        return BY_THING.get(thing, thing)
-    return "interpolation" if (thing, name) == ("interpolate", "mode") else NAMES.get(name, name)
 
 
 def _names(likes: Likes, side: int, event: Event) -> str:

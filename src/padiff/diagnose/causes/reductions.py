@@ -26,11 +26,12 @@ def softmax_axis(trial: Trial) -> Iterator[Cause]:
     low, high = float(trial.expected.min()), float(trial.expected.max())
     if high > 1e-6 and not 0 <= low <= high <= 1 + 1e-5:
         return
-    for name, x in trial.like.items():
+    for name, x in (trial.like | trial.masked).items():
         ways = {f"softmax over axis {axis}": softmax(x, axis) for axis in range(x.ndim)}
         ways |= {f"log softmax over axis {axis}": _log_softmax(x, axis) for axis in range(x.ndim)}
-        right = next((told for told, value in ways.items() if gap(trial.expected, value) <= 0.3 * trial.gap), None)
-        if right is None:
+        apart = {told: gap(trial.expected, value) for told, value in ways.items()}
+        right = min(apart, key=apart.__getitem__)
+        if not apart[right] <= 0.3 * trial.gap:
             continue
         for wrong, value in ways.items():
             if wrong != right and trial.models(ways[right], value):

@@ -76,6 +76,18 @@ class Trial:
         return dict(list(found.items())[:_MANY])
 
     @cached_property
+    def masked(self) -> dict[str, Array]:
+        """What is at hand in the shape of the tensors and leaves some out by minus infinity, with a number there."""
+        found: dict[str, Array] = {}
+        for name, tensor in self.at_hand.items():
+            if tensor.shape != self.expected.shape:
+                continue
+            out = np.isneginf(tensor)
+            if out.any() and np.isfinite(tensor[~out]).all():
+                found[name] = np.where(out, -1e30, tensor)
+        return found
+
+    @cached_property
     def spread(self) -> dict[str, Array]:
         """What is at hand or held by the module and smaller, spread over the shape of the tensors."""
         found: dict[str, Array] = {}
