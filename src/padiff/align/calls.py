@@ -88,14 +88,14 @@ class CallPairing:
         return (raw.node, raw.occurrence) in self._stretches
 
     def by_the_way(self, raw: Call, slot: Slot) -> bool:
-        """Whether a call on a stretch is given something because of that: what earlier calls have kept for it, or what
-        base's is given, too, and cannot be cut."""
+        """Whether a call on a stretch is given or returns something because of that: what earlier calls have kept for
+        it, or what base's has, too, and cannot be cut."""
         stretch = self._stretches.get((raw.node, raw.occurrence))
         if stretch is None or raw.node not in self._base_of:
             return False
         whole = self._base_calls[self._base_of[raw.node], 0]
         kept = stretch.start > 0 and stretch.start in slot.value.shape
-        return kept or any(slot.name == own.name for own in whole.inputs)
+        return kept or any(slot.name == own.name for own in (*whole.inputs, *whole.outputs))
 
     def _stretch(self, base: Call, raw: Call, stretch: Stretch) -> Call:
         """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
@@ -124,7 +124,8 @@ class CallPairing:
                 self.members.add(slot.tensor)
                 self.derived[number] = partial(stretched, slot.tensor, cut)
             followed = followed or slot.tracked
-            found.append(Slot(slot.name, self._cut_slots[key], Stretched(slot.value, cut), slot.tracked))
+            shape = None if partner is None else partner.value.shape
+            found.append(Slot(slot.name, self._cut_slots[key], Stretched(slot.value, cut, shape), slot.tracked))
         return tuple(found)
 
     def lacking(self, raw: Call) -> bool:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from padiff.records import Array, Call, ModulePairs, Slot, Stretch, Value
 
 Cut = tuple[tuple[int, int], ...]
@@ -82,6 +84,8 @@ def cut_slot(slot: Slot, partner: Slot | None, stretch: Stretch) -> Cut | None:
             found.append((start, stop))
         elif size == stretch.whole and wanted == stop:
             found.append((0, stop))
+        elif size == 1 and not slot.tracked:  # a table for all rows of a batch, or one for each
+            found.append((0, 1))
         else:
             return None
     return tuple(found)
@@ -90,9 +94,9 @@ def cut_slot(slot: Slot, partner: Slot | None, stretch: Stretch) -> Cut | None:
 class Stretched:
     """A stretch of a value along any axes."""
 
-    def __init__(self, value: Value, cut: Cut) -> None:
+    def __init__(self, value: Value, cut: Cut, shape: tuple[int, ...] | None = None) -> None:
         self._value, self._place = value, tuple(slice(start, stop) for start, stop in cut)
-        self.shape = tuple(stop - start for start, stop in cut)
+        self.shape = shape or tuple(stop - start for start, stop in cut)
         self.dtype = value.dtype
 
     @property
@@ -100,7 +104,8 @@ class Stretched:
         return self._value.overwritten
 
     def numpy(self) -> Array:
-        return self._value.numpy()[self._place]
+        found = self._value.numpy()[self._place]
+        return found if found.shape == self.shape else np.broadcast_to(found, self.shape)
 
     def release(self) -> None:
         """The value belongs to another."""

@@ -306,12 +306,13 @@ class SideBySide:
                 continue
             self._comparisons.append(comparison)
             self._places.setdefault(other.tensor, Place(one.tensor, comparison, one.tracked and other.tracked))
-        if role == "output":
+        if role == "output" and not self._pairing.cut(raw):
             self._lone.met(base, raw)
         if not base_alone and not raw_alone:
             return
         # One tensor passed as query, key and value is compared once, however many names it has on one side.
         known = {("base", one.tensor) for one, _ in pairs} | {("raw", other.tensor) for _, other in pairs}
+        raw_alone = [slot for slot in raw_alone if not self._pairing.by_the_way(raw, slot)]
         for side, alone in (("base", base_alone), ("raw", raw_alone)):
             for slot in alone:
                 if counted or (side, slot.tensor) not in known:
