@@ -13,7 +13,7 @@ from padiff.align.stretches import Stretched, cut_slot, stretched
 from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Stretch, Unmatched, Value
 
 MOST_BEHIND = 64
-"""How many calls of base are looked at before the last pair."""
+"""How many calls of base are looked at before the last pair, or after one."""
 
 Derive = Callable[[Mapping[int, Value]], Value | None]
 
@@ -225,18 +225,21 @@ class CallPairing:
         origins = {slot.origin for slot in base.outputs}
 
         def fed(call: Call) -> bool:
-            return bool(call.inputs) and call.inputs[0].origin in origins
+            return call.index != base.parent and bool(call.inputs) and call.inputs[0].origin in origins
 
-        around = base.parent
-        for call in self._order[self._place.get(base.index, len(self._order)) + 1 :]:
-            if call.index == around:
-                if call.node not in self._lone["base"]:
-                    break
-                found.append((call, True))
-                around = call.parent
-            elif call.node in self._lone["base"] and fed(call):
+        place = self._place.get(base.index, len(self._order))
+        for call in self._order[place + 1 : place + 1 + MOST_BEHIND]:
+            if call.node in self._lone["base"] and fed(call):
                 found.append((call, False))
+        above = self._place_of(base.parent)
+        while above is not None and above.node in self._lone["base"]:
+            found.append((above, True))
+            above = self._place_of(above.parent)
         return found
+
+    def _place_of(self, index: int) -> Call | None:
+        place = self._place.get(index)
+        return None if place is None else self._order[place]
 
     def lone_near(self, raw: Call) -> bool:
         """Whether raw has a module with tensors that base has nowhere, around the one that is called or beside it."""

@@ -11,6 +11,9 @@ from padiff.align import PASSIVE, CallPairing
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.records import Array, Call, ModuleTree, Slot, Tolerance, Value
 
+MOST_UNFINISHED = 32
+"""Calls whose outputs differ that are remembered until others complete them."""
+
 Same = Callable[[Slot, Slot], bool]
 """Whether two tensors agree; may be asked often."""
 
@@ -116,6 +119,8 @@ class Partners:
         if norm or near:
             expected = np.array(base.outputs[0].value.numpy())  # base's own may be let go before the rest is seen
             self._unfinished[call.outputs[0].origin] = (expected, call)
+            if len(self._unfinished) > MOST_UNFINISHED:
+                del self._unfinished[next(iter(self._unfinished))]
         if norm and _rectified(base.outputs[0].value, call.outputs[0].value):
             self.rectified.append(call.index)
         return base
