@@ -6,6 +6,7 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import paddle
 import pytest
 import torch
@@ -355,3 +356,32 @@ def test_a_decorated_paddle_model(level: str) -> None:
     result = padiff.compare(one, autocast(other, level), batch(), loss=wide, optimizers=(ours, adamw), steps=2)
     assert result.aligned, str(result)
     assert sum(c.phase == "weight" for c in result.comparisons) >= 2 * 36
+
+
+class Masked(torch.nn.Module):
+    """Leaves out with the least number there is in its dtype, as transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Attending()
+
+    def forward(self, x: Any) -> Any:
+        mask = torch.full((5, 5), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+        return self.inner(x, mask)
+
+
+class Attending(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = torch.nn.Linear(6, 6)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return torch.softmax(x @ self.key(x).transpose(-1, -2) + mask, -1) @ x
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_masks_of_the_least_number_of_each_dtype(dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    inputs = ({"x": torch.from_numpy(x)}, {"x": torch.from_numpy(x).to(dtype)})
+    assert padiff.auto_diff(Masked(), Masked().to(dtype), inputs, atol=0.05)
+    assert "SUCCESS" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from padiff.align import CallPairing, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
-from padiff.compare.given import as_given
+from padiff.compare.given import as_given, as_masks
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
@@ -343,7 +343,10 @@ class SideBySide:
         for key, arrays, role, base, raw, one, other in self._queue:
             if arrays is not None:
                 results[key] = arrays
-                outcome = self._outcomes[key] = compare_in_any_layout(*arrays, self._allowed(one.tensor))
+                outcome = compare_in_any_layout(*arrays, self._allowed(one.tensor))
+                if role == "input":
+                    outcome = as_masks(*arrays, outcome)
+                self._outcomes[key] = outcome
                 if self._crossings is not None and outcome.verdict == "rounding":
                     self._crossings.look(*arrays)
                 if not outcome.agrees:
