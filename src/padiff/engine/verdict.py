@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from padiff.engine.hidden_settings import hidden_settings
 from padiff.engine.job import Job
 from padiff.engine.result import Result
 from padiff.engine.shared import shared_in_base
@@ -57,6 +58,8 @@ def result_of(
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
     notes += [*_precision(first), *_layouts(first), *unsure(copied), *_shared(job, plan), *_special(job, plan)]
     notes += dict.fromkeys(more_notes)
+    if not divergences and interruption is None:
+        notes += hidden_settings(job, first.pairs)
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
     return Result(
         aligned=not divergences and enough,
