@@ -82,6 +82,18 @@ def test_a_dropout_behind_calls_without_partner(training: bool) -> None:
     assert "dropout" in [cause.name for cause in divergence.causes[:2]]
 
 
+def test_a_frozen_parameter_where_a_table_is_handed_on() -> None:
+    """The table that base hands on as it is has one gradient for all its uses, raw's copies have one each: no fault."""
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    raw = FusedRelativeNet()
+    raw.eval()
+    raw.blocks[1].proj.bias.stop_gradient = True
+    divergence = padiff.compare(RelativeNet().eval(), raw, x).divergence
+    assert divergence is not None
+    assert (divergence.raw_path, divergence.phase, divergence.comparison.name) == ("blocks.1.proj", "gradient", "bias")
+
+
 class Pointing(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
