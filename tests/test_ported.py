@@ -82,6 +82,18 @@ def test_a_dropout_behind_calls_without_partner(training: bool) -> None:
     assert "dropout" in [cause.name for cause in divergence.causes[:2]]
 
 
+def test_a_frozen_parameter_where_a_table_is_handed_on() -> None:
+    """The table that base hands on as it is has one gradient for all its uses, raw's copies have one each: no fault."""
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    raw = FusedRelativeNet()
+    raw.eval()
+    raw.blocks[1].proj.bias.stop_gradient = True
+    divergence = padiff.compare(RelativeNet().eval(), raw, x).divergence
+    assert divergence is not None
+    assert (divergence.raw_path, divergence.phase, divergence.comparison.name) == ("blocks.1.proj", "gradient", "bias")
+
+
 class Pointing(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -283,3 +295,49 @@ def test_a_cell_written_out(bug: str, part: str, cause: str) -> None:
     assert divergence.op.base == "torch.lstm_cell"
     assert divergence.causes[0].name == cause
     assert part in divergence.op.base_part
+
+
+class Perceptron(torch.nn.Module):
+    """Layers in a list, and what bends in code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(6, 6), torch.nn.Linear(6, 6), torch.nn.Linear(6, 4)])
+
+    def forward(self, x: Any) -> Any:
+        for place, layer in enumerate(self.layers):
+            x = torch.relu(layer(x)) if place < 2 else layer(x)
+        return x
+
+
+class Boxes(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.predictor = torch.nn.Linear(5, 6), Perceptron()
+
+    def forward(self, x: Any) -> Any:
+        return torch.sigmoid(self.predictor(self.stem(x)))
+
+
+class PaddleBoxes(paddle.nn.Layer):
+    def __init__(self, *, bent: bool = True) -> None:
+        super().__init__()
+        linear, relu = paddle.nn.Linear, paddle.nn.ReLU
+        self.first = linear(5, 6)
+        last = [relu(), linear(6, 4)] if bent else [linear(6, 4)]
+        self.box = paddle.nn.Sequential(linear(6, 6), relu(), linear(6, 6), *last)
+
+    def forward(self, x: Any) -> Any:
+        return paddle.nn.functional.sigmoid(self.box(self.first(x)))
+
+
+def test_a_missing_activation_is_no_trip_of_a_loop() -> None:
+    """The sequence has one member more than base's list, and that is right: what it lacks is named, not what it has."""
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    assert padiff.compare(Boxes(), PaddleBoxes(), x).aligned
+    divergence = padiff.compare(Boxes(), PaddleBoxes(bent=False), x).divergence
+    assert divergence is not None
+    assert divergence.raw_path == "box"
+    assert divergence.causes[0].name == "missing activation"
+    assert "calls alone" not in divergence.note

@@ -14,6 +14,7 @@ import padiff
 
 of_torch, of_paddle = torch.nn.functional, paddle.nn.functional
 KEEP = np.array([[True] * 6, [True] * 4 + [False] * 2, [True] * 5 + [False]])
+GRID = np.random.default_rng(1).uniform(-1, 1, (1, 4, 4, 2)).astype("float32")
 Code = Callable[[Any], Any]
 
 CASES: dict[str, tuple[Code, Code, Code, str, str]] = {
@@ -44,6 +45,13 @@ CASES: dict[str, tuple[Code, Code, Code, str, str]] = {
         lambda x: of_paddle.pad(x[None, None], [1, 0, 1, 0]),
         "padding",
         "in raw and (0, 1, 0, 1) in base",
+    ),
+    "sampled between other corners": (
+        lambda x: of_torch.grid_sample(x[None, None], torch.as_tensor(GRID), align_corners=False),
+        lambda x: of_paddle.grid_sample(x[None, None], paddle.to_tensor(GRID), align_corners=False),
+        lambda x: of_paddle.grid_sample(x[None, None], paddle.to_tensor(GRID), align_corners=True),
+        "align_corners",
+        "is given align_corners True in raw and False in base",
     ),
     "taken from other places": (
         lambda x: x[torch.tensor([0, 2, 1, 1])] * 2.0,

@@ -146,9 +146,9 @@ def _in_backward(step: StepComparison) -> Divergence | None:
         differing = [c for c in differing if c.outcome.reason != "structure"]
         gradients = [c for c in gradients if c.agrees or c.outcome.reason != "structure"]
     parameters = [c for c in step.comparisons if c.phase == "gradient"]
-    if not step.alike and parameters and all(c.agrees for c in parameters):
+    if not step.alike and parameters and all(c.agrees or c.outcome.reason == "structure" for c in parameters):
         # Built differently, equal values may be joined to the graph differently (a sum kept, or made anew for each
-        # use), and share the same gradient differently. What comes out of it for the parameters agrees.
+        # use), and share the same gradient differently. What comes out of it for the parameters agrees, where it does.
         return None
     if not differing:
         return None

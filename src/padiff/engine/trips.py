@@ -94,9 +94,12 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
             continue
         side = "base" if len(ours) > len(theirs) else "raw"
         known = {call.index for call in paired.values()} if side == "base" else paired
-        lone = next((call for call in (ours if side == "base" else theirs) if call.index not in known), None)
+        more = ours if side == "base" else theirs
+        lone = next((call for call in more if call.index not in known), None)
         if lone is None:  # one side keeps in two lists what the other has in one
             continue
+        if lone.kind not in {call.kind for call in more if call.index in known}:
+            continue  # an activation between layers, which the other side's code applies, is no trip
         text = (
             f"of {owner} base calls {len(ours)} and raw {len(theirs)}: {lone.path} is the first that {side} calls alone"
         )

@@ -30,9 +30,13 @@ def options_of(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 def options_in(frame: FrameType) -> Options:
     """The same of a function that is running."""
     code = frame.f_code
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    own = frame.f_locals
-    return _plain({name: own[name] for name in names if name in own and name not in ("self", "name")})
+    count = code.co_argcount + code.co_kwonlyargcount
+    names, own = code.co_varnames[:count], frame.f_locals
+    given = {name: own[name] for name in names if name in own and name not in ("self", "name")}
+    if code.co_flags & inspect.CO_VARKEYWORDS:  # a function that passes on what it is given
+        rest = own.get(code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)])
+        given |= rest if isinstance(rest, dict) else {}
+    return _plain(given)
 
 
 def _plain(given: Mapping[str, Any]) -> Options:
