@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from padiff.align.derived import Cut, Joined
+from padiff.align.kin import by_identity, kin_of
 from padiff.align.stretches import Stretched, cut_slot, stretched
 from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Stretch, Unmatched, Value
 
@@ -26,7 +27,7 @@ class CallPairing:
     ) -> None:
         self._trees = {"base": base, "raw": raw}
         self._modules = modules
-        self._base_of = _by_identity(base, raw, modules)
+        self._base_of = by_identity(base, raw, modules)
         twins = (
             twins
             and not any(_bare(base, n) for n in modules.base_alone)
@@ -35,7 +36,7 @@ class CallPairing:
         self._hints = {} if twins else {r: b for r, b in self._base_of.items() if _bare(raw, r) and _bare(base, b)}
         self._base_of = {r: b for r, b in self._base_of.items() if r not in self._hints}
         self._base_nodes = {*self._base_of.values(), *(n for g in modules.groups if len(g.base) > 1 for n in g.base)}
-        self._kin = _kin(base, raw, modules, self._base_of, base_calls)
+        self._kin = kin_of(base, raw, modules, self._base_of, base_calls)
         self._kin_seen: dict[int, int] = {}
         """Call of raw to how many calls of its kin came before it."""
         self._twins = twins
@@ -371,36 +372,6 @@ def tags_of(calls: Sequence[Call]) -> dict[tuple[str, int], Call]:
     return {tag_key(op): op for call in calls for op in call.ops if op.tag}
 
 
-@dataclass
-class _Kin:
-    """Modules of which one stands for several on the other side: their calls pair in order."""
-
-    calls: list[Call]
-    """Of base."""
-    seen: int = 0
-    """How many calls of raw there have been."""
-
-
-def _kin(
-    base: ModuleTree, raw: ModuleTree, modules: ModulePairs, base_of: Mapping[int, int], calls: Sequence[Call]
-) -> dict[int, _Kin]:
-    """Raw node to its kin, for modules that one side has once under several paths and the other several times."""
-    first_base, first_raw = _first(base), _first(raw)
-    bases: dict[int, set[int]] = defaultdict(set)
-    raws: dict[int, set[int]] = defaultdict(set)
-    for base_index, raw_index in modules.pairs:
-        one, other = first_base[base.nodes[base_index].identity], first_raw[raw.nodes[raw_index].identity]
-        bases[other].add(one)
-        raws[one].add(other)
-    found: dict[int, _Kin] = {}
-    for node, partner in base_of.items():
-        if node in found or (len(bases[node]) <= 1 and len(raws[partner]) <= 1):
-            continue
-        kin = _Kin([call for call in calls if call.node in bases[node]])
-        found |= dict.fromkeys(raws[partner] & base_of.keys(), kin)
-    return found
-
-
 def _lone(tree: ModuleTree, alone: Sequence[int]) -> frozenset[int]:
     """Of modules without partner those that hold tensors, themselves or in others without partner."""
     found: set[int] = set()
@@ -409,14 +380,6 @@ def _lone(tree: ModuleTree, alone: Sequence[int]) -> frozenset[int]:
         if node.parameters or node.buffers or any(child in found for child in node.children):
             found.add(index)
     return frozenset(found)
-
-
-def _first(tree: ModuleTree) -> dict[int, int]:
-    """Identity of a module to the node of its first path."""
-    found: dict[int, int] = {}
-    for node in tree.nodes:
-        found.setdefault(node.identity, node.index)
-    return found
 
 
 def _bare(tree: ModuleTree, node: int) -> bool:
@@ -436,15 +399,6 @@ def _cut(tensor: int, start: int, stop: int, heads: int, values: Mapping[int, Va
 
 def _times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def _by_identity(base: ModuleTree, raw: ModuleTree, modules: ModulePairs) -> dict[int, int]:
-    """Raw node to base node, for the first path of each module: that is the one calls are recorded under."""
-    first_base, first_raw = _first(base), _first(raw)
-    found: dict[int, int] = {}
-    for base_index, raw_index in modules.pairs:
-        found.setdefault(first_raw[raw.nodes[raw_index].identity], first_base[base.nodes[base_index].identity])
-    return found
 
 
 def _parts(tree: ModuleTree, call: Call) -> list[tuple[str, str]]:
