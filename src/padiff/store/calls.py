@@ -22,10 +22,17 @@ class StackTable:
     def __init__(self) -> None:
         self.frames: dict[Frame, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
+        self._numbers: dict[int, tuple[tuple[Frame, ...], int]] = {}
+        """Of stacks by identity: to spell one anew takes longer than all the rest of a call."""
 
     def number(self, stack: tuple[Frame, ...]) -> int:
-        frames = tuple(self.frames.setdefault(frame, len(self.frames)) for frame in stack)
-        return self.stacks.setdefault(frames, len(self.stacks))
+        known = self._numbers.get(id(stack))
+        if known is not None:
+            return known[1]
+        frames = tuple([self.frames.setdefault(frame, len(self.frames)) for frame in stack])
+        number = self.stacks.setdefault(frames, len(self.stacks))
+        self._numbers[id(stack)] = stack, number  # while it is held, no other has its identity
+        return number
 
 
 def encode_call(call: Call, tree: ModuleTree, stacks: StackTable, ops: Sequence[Call] = ()) -> dict[str, Any]:

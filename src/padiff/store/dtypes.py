@@ -83,6 +83,10 @@ CODE_SIZES = {
 PLAIN_NAMES = {code: name for name, code in _PLAIN.items()}
 
 
+_SPELLED = frozenset("?bBhHiIlLqQefd")
+"""Dtypes that a view of Python's knows how to spell."""
+
+
 @functools.cache
 def kept(name: str) -> Kept | None:
     """How a dtype of that name is kept; None for what no dump holds."""
@@ -123,6 +127,14 @@ def how_kept(dtype: DType) -> Kept:
 def as_bytes(array: Array) -> Array:
     """The memory of an array in C order, byte by byte."""
     return array.reshape(-1).view(np.uint8)
+
+
+def seen_as_bytes(array: Array) -> memoryview:
+    """The same as a view, in half the time for the usual dtypes."""
+    dtype = array.dtype
+    if dtype.isbuiltin == 1 and dtype.char in _SPELLED and array.size:
+        return array.data.cast("B")
+    return as_bytes(array).data
 
 
 def _numpy_dtype(name: str) -> DType:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from padiff.records import Array
-from padiff.store.dtypes import Kept, as_bytes, kept
+from padiff.store.dtypes import Kept, kept, seen_as_bytes
 
 _SMALL = 1 << 16
 """Bytes that are copied sooner than another thread is let in, which numpy does even for less."""
@@ -48,7 +48,7 @@ class Slab:
         if end > self.size:
             return None
         if size <= _SMALL and array.flags.c_contiguous and array.dtype == how.dtype:
-            self._view[start:end] = as_bytes(array).data
+            self._view[start:end] = seen_as_bytes(array)
         else:
             np.ndarray(array.shape, how.dtype, self._memory, start)[...] = array
         self.used = end
