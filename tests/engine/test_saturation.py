@@ -9,6 +9,10 @@ import pytest
 import torch
 
 import padiff
+from padiff.capture.held import HostValue
+from padiff.capture.perturb import spacing_of
+from padiff.engine.saturation import Saturation
+from padiff.records import Call, Numbers, Outcome, Slot, StepTrace
 from tests.twins import TorchScaleGradient
 
 
@@ -41,3 +45,25 @@ def test_a_wrong_gradient_behind_it_is_still_seen(size: float) -> None:
     assert found is not None
     assert found.phase == "backward"
     assert found.note == "the gradient that arrives at the output of first differs"
+
+
+@pytest.mark.parametrize(
+    ("units", "off", "excused"),
+    [
+        (10.0, 1.9, True),  # nothing but rounding
+        (10.0, 2.1, False),
+        (130.0, 0.9, True),  # few units, of which one may be wrong
+        (130.0, 1.1, False),
+        (3000.0, 1.1, True),  # below a thousandth
+        (300.0, 0.9, False),
+    ],
+)
+def test_how_much_of_what_gets_through_may_be_wrong(units: float, off: float, excused: bool) -> None:
+    """In units in the last place of what comes in."""
+    arrives = np.full(64, 1e-3, "float32")
+    unit = spacing_of(arrives.dtype) * 1e-3
+    value = HostValue(arrives)
+    call = Call(0, -1, 0, "", "Net", 0, (Slot("0", 0, value, True),), (Slot("", 1, value, True),))
+    known = Saturation(StepTrace(0, (call,), {}, None, {}), {}, {1: value})
+    numbers = Numbers(64, off * unit, off * unit, units * unit, off * unit, units * unit, 1.0)
+    assert known.explains("input", call, Outcome("different", "values", "", numbers)) is excused

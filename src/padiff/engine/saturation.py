@@ -17,6 +17,8 @@ ROUNDED = 2.0
 """Units in the last place of what comes in, by which it may come out wrong."""
 ALL_ROUNDING = 16.0
 """Units in the last place of what comes in, below which what comes out is nothing but rounding."""
+FEW = 256.0
+"""Units below which one of them is more than a thousandth."""
 SMALL = 1e-3
 """Relative error of what does come out, below which it may be rounding of what came in."""
 
@@ -41,8 +43,10 @@ class Saturation:
         unit = max(
             (spacing_of(value.numpy().dtype) * rms(value.numpy()) for value in self._behind(role, base)), default=0
         )
-        few = numbers.base_rms <= ALL_ROUNDING * unit
-        return numbers.rmse <= ROUNDED * unit and (few or numbers.rmse <= SMALL * numbers.base_rms)
+        if numbers.rmse > ROUNDED * unit:
+            return False
+        few = numbers.base_rms <= FEW * unit and numbers.rmse <= unit
+        return few or numbers.base_rms <= ALL_ROUNDING * unit or numbers.rmse <= SMALL * numbers.base_rms
 
     def _behind(self, role: Role, base: Call) -> Iterable[Value]:
         if role == "input":
