@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +9,9 @@ from functools import partial
 
 from padiff.align.derived import Cut, Joined
 from padiff.align.kin import by_identity, kin_of
-from padiff.align.stretches import Stretched, cut_slot, stretched
-from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Stretch, Unmatched, Value
+from padiff.align.stretches import Cut as Place
+from padiff.align.stretches import Stretching, by_the_way, stretched
+from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Unmatched, Value
 
 MOST_BEHIND = 64
 """How many calls of base are looked at before the last pair, or after one."""
@@ -52,9 +52,7 @@ class CallPairing:
         self._tags = tags_of(base_calls)
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
-        self._stretches = {(one.node, one.occurrence): one for one in modules.stretches}
-        self._cut_slots: dict[tuple[int, object], int] = {}
-        """Tensor of base and what is cut of it to the number of the stretch."""
+        self._stretching = Stretching(modules.stretches, self._derive_stretch)
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -72,9 +70,9 @@ class CallPairing:
         node = self._base_of.get(raw.node)
         if node is None:
             return None
-        stretch = self._stretches.get((raw.node, raw.occurrence))
+        stretch = self._stretching.of(raw)
         if stretch is not None:
-            return self._stretch(self._base_calls[node, 0], raw, stretch)
+            return self._stretching.cut(self._base_calls[node, 0], raw, stretch)
         kin = self._kin.get(raw.node)
         if kin is None:
             return self._base_calls.get((node, raw.occurrence))
@@ -86,48 +84,22 @@ class CallPairing:
 
     def cut(self, raw: Call) -> bool:
         """Whether a call is held against a stretch of what base's was given and returned."""
-        return (raw.node, raw.occurrence) in self._stretches
+        return self._stretching.of(raw) is not None
 
     def by_the_way(self, raw: Call, slot: Slot) -> bool:
-        """Whether a call on a stretch is given or returns something because of that: what earlier calls have kept for
-        it, or what base's has, too, and cannot be cut."""
-        stretch = self._stretches.get((raw.node, raw.occurrence))
+        """Whether a call on a stretch is given or returns something because of that."""
+        stretch = self._stretching.of(raw)
         if stretch is None or raw.node not in self._base_of:
             return False
-        whole = self._base_calls[self._base_of[raw.node], 0]
-        kept = stretch.start > 0 and stretch.start in slot.value.shape
-        return kept or any(slot.name == own.name for own in (*whole.inputs, *whole.outputs))
+        return by_the_way(self._base_calls[self._base_of[raw.node], 0], stretch, slot)
 
-    def _stretch(self, base: Call, raw: Call, stretch: Stretch) -> Call:
-        """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
-        inputs = self._cut_all(base.inputs, raw.inputs, stretch)
-        return replace(base, inputs=inputs, outputs=self._cut_all(base.outputs, raw.outputs, stretch))
-
-    def _cut_all(self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch) -> tuple[Slot, ...]:
-        named = {slot.name: slot for slot in partners}
-        found: list[Slot] = []
-        followed = False
-        for place, slot in enumerate(slots):
-            if slot.tracked and followed:
-                continue  # keys and values for later calls: base's code goes on with them inside, raw's in other calls
-            partner = named.get(slot.name) or (partners[place] if len(slots) == len(partners) else None)
-            if partner is not None and partner.value.shape == slot.value.shape:
-                if math.prod(slot.value.shape) > 1:  # one number, such as a loss, is of all of it
-                    found.append(slot)
-                continue
-            cut = cut_slot(slot, partner, stretch)
-            if cut is None:
-                continue
-            key = (slot.tensor, cut)
-            if key not in self._cut_slots:
-                number = self._cut_slots[key] = -1 - len(self.derived)
-                self.parts[number] = (slot.tensor,)
-                self.members.add(slot.tensor)
-                self.derived[number] = partial(stretched, slot.tensor, cut)
-            followed = followed or slot.tracked
-            shape = None if partner is None else partner.value.shape
-            found.append(Slot(slot.name, self._cut_slots[key], Stretched(slot.value, cut, shape), slot.tracked))
-        return tuple(found)
+    def _derive_stretch(self, tensor: int, cut: Place) -> int:
+        """The number of a stretch of one of base's tensors."""
+        number = -1 - len(self.derived)
+        self.parts[number] = (tensor,)
+        self.members.add(tensor)
+        self.derived[number] = partial(stretched, tensor, cut)
+        return number
 
     def lacking(self, raw: Call) -> bool:
         """Whether base has no module that a call of raw could be held against."""
@@ -264,7 +236,7 @@ class CallPairing:
     def dealt_with(self, raw: Call) -> list[Call]:
         """Calls of base that no later call of raw will be held against, once this one has been."""
         group = self._group_of.get(raw.node)
-        stretch = self._stretches.get((raw.node, raw.occurrence))
+        stretch = self._stretching.of(raw)
         if group is None and stretch is not None:
             last = stretch.stop == stretch.whole
             return [self._base_calls[self._base_of[raw.node], 0]] if last and raw.node in self._base_of else []

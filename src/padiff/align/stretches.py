@@ -3,8 +3,10 @@ prompt and then token after token."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,7 +69,55 @@ def _axis(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> int | Non
     return None
 
 
-def cut_slot(slot: Slot, partner: Slot | None, stretch: Stretch) -> Cut | None:
+class Stretching:
+    """The calls of raw that are held against stretches, and base's calls cut to them."""
+
+    def __init__(self, stretches: Sequence[Stretch], number: Callable[[int, Cut], int]) -> None:
+        self._of = {(one.node, one.occurrence): one for one in stretches}
+        self._number = number
+        """Gives a stretch of a tensor a number of its own."""
+        self._numbers: dict[tuple[int, Cut], int] = {}
+
+    def of(self, raw: Call) -> Stretch | None:
+        return self._of.get((raw.node, raw.occurrence))
+
+    def cut(self, base: Call, raw: Call, stretch: Stretch) -> Call:
+        """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
+        inputs = self._cut_all(base.inputs, raw.inputs, stretch)
+        return replace(base, inputs=inputs, outputs=self._cut_all(base.outputs, raw.outputs, stretch))
+
+    def _cut_all(self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch) -> tuple[Slot, ...]:
+        named = {slot.name: slot for slot in partners}
+        found: list[Slot] = []
+        followed = False
+        for place, slot in enumerate(slots):
+            if slot.tracked and followed:
+                continue  # keys and values for later calls: base's code goes on with them inside, raw's in other calls
+            partner = named.get(slot.name) or (partners[place] if len(slots) == len(partners) else None)
+            if partner is not None and partner.value.shape == slot.value.shape:
+                if math.prod(slot.value.shape) > 1:  # one number, such as a loss, is of all of it
+                    found.append(slot)
+                continue
+            cut = _cut_slot(slot, partner, stretch)
+            if cut is None:
+                continue
+            key = (slot.tensor, cut)
+            if key not in self._numbers:
+                self._numbers[key] = self._number(*key)
+            followed = followed or slot.tracked
+            shape = None if partner is None else partner.value.shape
+            found.append(Slot(slot.name, self._numbers[key], Stretched(slot.value, cut, shape), slot.tracked))
+        return tuple(found)
+
+
+def by_the_way(whole: Call, stretch: Stretch, slot: Slot) -> bool:
+    """Whether a call on a stretch is given or returns something because of that: what earlier calls have kept for it,
+    or what base's ``whole`` has, too, and cannot be cut."""
+    kept = stretch.start > 0 and stretch.start in slot.value.shape
+    return kept or any(slot.name == own.name for own in (*whole.inputs, *whole.outputs))
+
+
+def _cut_slot(slot: Slot, partner: Slot | None, stretch: Stretch) -> Cut | None:
     """What a tensor of base's has for one of raw's calls; None where it is not cut so. Keys may be all up to then."""
     shape, start, stop = slot.value.shape, stretch.start, stretch.stop
     if partner is None:

@@ -28,7 +28,7 @@ from padiff.engine.stored import dtype_named, stored_noise
 from padiff.engine.summaries import Summaries
 from padiff.engine.summed_ops import summed_alike
 from padiff.engine.why import explained_places
-from padiff.records import Comparison, Divergence, ModulePairs, Noise, StepComparison, WeightPlan
+from padiff.records import Comparison, Divergence, DrawGap, ModulePairs, Noise, StepComparison, WeightPlan
 from padiff.store import Dump, StepDump
 
 SEVERAL = "gradients that are accumulated over more calls, or a block that ended within the step"
@@ -112,13 +112,7 @@ class ApartStep:
         if not found:
             first = find_divergence(done, (self._job.base.tree, self._job.raw.tree))
             if first is not None:
-                found = [
-                    first
-                    if self._summed
-                    else explained_apart(
-                        *(self._job, self._plan, first, done, base, raw, gaps, self._until(base), self._before(raw))
-                    )
-                ]
+                found = [first if self._summed else self._explained(first, done, base, raw, gaps)]
         if found and not self._summed:
             self.notes += self._own_draws(base, raw)
         done = with_ops(done, done.comparisons, diverged=bool(found))
@@ -131,6 +125,12 @@ class ApartStep:
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
         return done, found
+
+    def _explained(
+        self, first: Divergence, done: StepComparison, base: StepDump, raw: StepDump, gaps: tuple[DrawGap, ...]
+    ) -> Divergence:
+        until, earlier = self._until(base), self._before(raw)
+        return explained_apart(self._job, self._plan, first, done, base, raw, gaps, until, earlier)
 
     def _until(self, step: StepDump) -> list[StepDump]:
         """Base's steps from its first to this one, where its dump holds every one of them."""
