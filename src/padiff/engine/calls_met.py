@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from padiff.records import Call
 
@@ -59,3 +59,17 @@ class CallsMet:
         """The call that ended last of those that this one made."""
         ended = self._children.get(call.index)
         return ended[-1] if ended else None
+
+
+def parents_of(calls: Iterable[Call]) -> dict[int, int]:
+    """Call to the one around it."""
+    return {call.index: call.parent for call in calls}
+
+
+def outward(index: int, parents: Mapping[int, int]) -> set[int]:
+    """A call and those around it."""
+    found: set[int] = set()
+    while index in parents:
+        found.add(index)
+        index = parents[index]
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
+from padiff.engine.calls_met import outward, parents_of
 from padiff.records import Call, Fault
 
 
@@ -33,26 +34,16 @@ class Elsewhere:
         first = next((fault for fault in faults if fault.phase == "forward"), None)
         if first is None or not self._sorts:
             return frozenset()
-        around = _around(first.raw.index, calls)
+        around = outward(first.raw.index, parents_of(calls))
         return frozenset(sort for index, sort in self._sorts.items() if index in around)
 
     def settled(self, sorts: frozenset[Hashable], faults: Iterable[Fault], calls: Sequence[Call]) -> bool:
         """Whether something is wrong in forward, and nothing inside of calls of these sorts."""
         found = [fault for fault in faults if fault.phase == "forward"]
         inside = {index for sort in sorts for index in self._calls.get(sort, ())}
-        parents = {call.index: call.parent for call in calls}
+        parents = parents_of(calls)
         for fault in found:
             told = parents.get(fault.comparison.raw_call, -1)  # by a call that is given, or returns, something wrong
-            if (_around(fault.raw.index, calls) | _around(told, calls)) & inside:
+            if (outward(fault.raw.index, parents) | outward(told, parents)) & inside:
                 return False
         return bool(found)
-
-
-def _around(index: int, calls: Sequence[Call]) -> set[int]:
-    """A call and those around it."""
-    parents = {call.index: call.parent for call in calls}
-    found: set[int] = set()
-    while index in parents and index not in found:
-        found.add(index)
-        index = parents[index]
-    return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from padiff.engine.beside import resized
+from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.trips import of_extra_calls
 from padiff.records import Call, Comparison, Fault
 
@@ -16,13 +17,13 @@ if TYPE_CHECKING:  # it asks for the first two
 def without_inherited(faults: Iterable[Fault], comparisons: Iterable[Comparison], calls: Iterable[Call]) -> list[Fault]:
     """Without what calls send back wrong because of a call inside that is wrong in forward, and whose own gradient
     could not be told from that of others: one of three projections that base computes in one."""
-    parents = _parents(calls)
+    parents = parents_of(calls)
     told = {one.raw_call for one in comparisons if (one.phase, one.role) == ("backward", "input")}
     faults, around = list(faults), set[int]()
     for fault in faults:
         followed = any(slot.tracked for slot in fault.raw.inputs)
         if fault.phase == "forward" and followed and fault.raw.index not in told:
-            around |= _outward(fault.raw.parent, parents)
+            around |= outward(fault.raw.parent, parents)
     return [fault for fault in faults if fault.phase != "backward" or fault.between or fault.raw.index not in around]
 
 
@@ -30,12 +31,12 @@ def not_made_of(faults: list[Fault], unreplaced: frozenset[int], calls: Iterable
     """Without gradients in calls that return something wrong which went on as it was, or around them."""
     if not unreplaced:
         return faults
-    parents = _parents(calls)
-    outer = set[int]().union(*(_outward(index, parents) for index in unreplaced))
+    parents = parents_of(calls)
+    outer = set[int]().union(*(outward(index, parents) for index in unreplaced))
     return [
         fault
         for fault in faults
-        if fault.phase == "forward" or not (fault.raw.index in outer or _outward(fault.raw.index, parents) & unreplaced)
+        if fault.phase == "forward" or not (fault.raw.index in outer or outward(fault.raw.index, parents) & unreplaced)
     ]
 
 
@@ -57,24 +58,11 @@ def without_followers(located: Located, state: tuple[Comparison, ...]) -> tuple[
     calls = {call.index: call for call in located.scenes.found.calls}
     fed = {raw.index for _, raw in located.pairs}
     resizing = set() if located.alike else {raw.index for base, raw in located.pairs if resized(base, raw)}
-    parents = _parents(calls.values())
-    around = resizing.union(*(_outward(index, parents) for index in located.unreplaced))
+    parents = parents_of(calls.values())
+    around = resizing.union(*(outward(index, parents) for index in located.unreplaced))
     first = min(located.unreplaced, default=len(calls))
     follow: dict[str, bool] = {}
     for call in calls.values():
         follows = call.index in around or (call.index > first and call.index not in fed)
         follow[call.path] = follow.get(call.path, True) and follows
     return tuple(one for one in state if one.agrees or one.role != "parameter" or not follow.get(one.raw_path, False))
-
-
-def _parents(calls: Iterable[Call]) -> dict[int, int]:
-    return {call.index: call.parent for call in calls}
-
-
-def _outward(index: int, parents: Mapping[int, int]) -> set[int]:
-    """A call and those around it."""
-    found: set[int] = set()
-    while index in parents:
-        found.add(index)
-        index = parents[index]
-    return found

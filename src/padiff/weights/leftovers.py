@@ -25,9 +25,7 @@ def parts_by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
     """Siblings inside the module that has the name of one unit of the other side, and that make it up."""
     pairs: list[UnitPair] = []
     for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
-        families: dict[str, list[Unit]] = defaultdict(list)
-        for unit in parts_of:
-            families[parent(unit)].append(unit)
+        families = _families(parts_of)
         inside: dict[object, list[list[Unit]]] = defaultdict(list)
         for place, members in families.items():
             steps = place.split(".")
@@ -46,6 +44,14 @@ def parts_by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
             elif adds(parts, whole):
                 pairs.append(UnitPair(one, other, f"{evidence} along the inputs", 0.95, added=True))
     return pairs
+
+
+def _families(units: Sequence[Unit]) -> dict[str, list[Unit]]:
+    """Path of a module to the units right in it."""
+    found: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        found[parent(unit)].append(unit)
+    return found
 
 
 def _said(label: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -84,9 +90,7 @@ def added_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]
     """Siblings that together do what one unit of the other side does, each with a stretch of the inputs."""
     pairs: list[UnitPair] = []
     for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
-        families: dict[str, list[Unit]] = defaultdict(list)
-        for unit in parts_of:
-            families[parent(unit)].append(unit)
+        families = _families(parts_of)
         open_ = [members for members in families.values() if 2 <= len(members) <= MOST_ADDED]
         for whole in wholes_of:
             fitting = [members for members in open_ if adds(members, whole)]
