@@ -52,7 +52,7 @@ class CallPairing:
         self._tags = tags_of(base_calls)
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
-        self._stretching = Stretching(modules.stretches, self._derive_stretch)
+        self._stretching = Stretching(modules.stretches)
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -72,7 +72,7 @@ class CallPairing:
             return None
         stretch = self._stretching.of(raw)
         if stretch is not None:
-            return self._stretching.cut(self._base_calls[node, 0], raw, stretch)
+            return self._stretching.cut(self._base_calls[node, 0], raw, stretch, self._derive_stretch)
         kin = self._kin.get(raw.node)
         if kin is None:
             return self._base_calls.get((node, raw.occurrence))

@@ -14,6 +14,8 @@ from padiff.records import Array, Call, ModulePairs, Slot, Stretch, Value
 
 Cut = tuple[tuple[int, int], ...]
 """Start and stop along each axis."""
+Number = Callable[[int, Cut], int]
+"""Gives a stretch of a tensor a number of its own."""
 MOST = 4096
 """Calls that are put together to one."""
 
@@ -72,21 +74,21 @@ def _axis(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> int | Non
 class Stretching:
     """The calls of raw that are held against stretches, and base's calls cut to them."""
 
-    def __init__(self, stretches: Sequence[Stretch], number: Callable[[int, Cut], int]) -> None:
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
         self._of = {(one.node, one.occurrence): one for one in stretches}
-        self._number = number
-        """Gives a stretch of a tensor a number of its own."""
         self._numbers: dict[tuple[int, Cut], int] = {}
 
     def of(self, raw: Call) -> Stretch | None:
         return self._of.get((raw.node, raw.occurrence))
 
-    def cut(self, base: Call, raw: Call, stretch: Stretch) -> Call:
+    def cut(self, base: Call, raw: Call, stretch: Stretch, number: Number) -> Call:
         """Base's call as far as it does what one of raw's does; what cannot be cut so is left out."""
-        inputs = self._cut_all(base.inputs, raw.inputs, stretch)
-        return replace(base, inputs=inputs, outputs=self._cut_all(base.outputs, raw.outputs, stretch))
+        inputs = self._cut_all(base.inputs, raw.inputs, stretch, number)
+        return replace(base, inputs=inputs, outputs=self._cut_all(base.outputs, raw.outputs, stretch, number))
 
-    def _cut_all(self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch) -> tuple[Slot, ...]:
+    def _cut_all(
+        self, slots: Sequence[Slot], partners: Sequence[Slot], stretch: Stretch, number: Number
+    ) -> tuple[Slot, ...]:
         named = {slot.name: slot for slot in partners}
         found: list[Slot] = []
         followed = False
@@ -103,7 +105,7 @@ class Stretching:
                 continue
             key = (slot.tensor, cut)
             if key not in self._numbers:
-                self._numbers[key] = self._number(*key)
+                self._numbers[key] = number(*key)
             followed = followed or slot.tracked
             shape = None if partner is None else partner.value.shape
             found.append(Slot(slot.name, self._numbers[key], Stretched(slot.value, cut, shape), slot.tracked))
