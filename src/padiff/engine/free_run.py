@@ -61,7 +61,8 @@ class FreeRun:
         """How far rounding alone moves what base computes, where that is asked for."""
         self.watcher: SideBySide | None = None
         """Holds raw beside base, from when base has run."""
-        self._crossings: Crossings | None = None
+        self.crossings: Crossings | None = None
+        """Numbers that fell to either side of a kink, where those are put right."""
         self.notes: list[str] = []
         self.doubts: list[str] = []
         """What keeps the step from supporting a verdict."""
@@ -200,8 +201,8 @@ class FreeRun:
     def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self._twins)
-        self._crossings = Crossings() if self._kinks_matter(base) else None
-        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self._twins, self.noise, self._crossings)
+        self.crossings = Crossings() if self._kinks_matter(base) else None
+        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self._twins, self.noise, self.crossings)
         return self.watcher
 
     def _finished(self, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
@@ -209,7 +210,7 @@ class FreeRun:
         assert self.watcher is not None
         self._keeping.raw.ran(raw_trace)
         done = replace(self.watcher.finish(raw_trace), base=base_trace)
-        if self._crossings is not None and self._crossings.mended:
+        if self.crossings is not None and self.crossings.mended:
             self.notes.append(WENT_ON)
         state = State(job, self._plan, self._step, self.noise)
         found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, done.comparisons)]

@@ -15,6 +15,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.lent import lent_weights
+from padiff.engine.levelled import NOTE, agree_levelled, may_be_levelled, without_gradients
 from padiff.engine.localise import Located, localise
 from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.ops_beside import named_by_ops, with_ops
@@ -115,7 +116,10 @@ class Step:
             with lent_weights(job, self.plan) if self._trained else nullcontext():
                 second = self.second_look(done)
                 by_rounding = job.tolerance.mode == "auto" and not self.compiled
-                if second is not None and by_rounding and may_be_kinks(second.faults, second.state):
+                if second is not None and by_rounding and self._agree_levelled(second):
+                    second = without_gradients(second)
+                    done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
+                elif second is not None and by_rounding and may_be_kinks(second.faults, second.state):
                     second = self._without_kinks(done, second)
                     if not second.faults and all(one.agrees for one in second.state):
                         done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
@@ -186,6 +190,17 @@ class Step:
             return first
         why = "in their eager form the models agree: look at what the compiler made of them"
         return replace(first, note=f"{first.note}; {why}" if first.note else why)
+
+    def _agree_levelled(self, second: Located) -> bool:
+        """Whether numbers that crossed a kink are all there is to gradients that differ."""
+        crossed = None if self.free.crossings is None else self.free.crossings.of_tensors
+        if not crossed or not may_be_levelled(second):
+            return False
+        state = State(self.job, self.plan, self.step, self.free.noise)
+        agree = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossed)
+        if agree:
+            self.notes.append(NOTE)
+        return agree
 
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
