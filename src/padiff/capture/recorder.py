@@ -442,7 +442,7 @@ class Recorder:
         tracked = tensors.followed and self._adapter.requires_grad(tensor)
         if tracked:
             if known.number not in tensors.hooked:
-                tensors.hook(known.number, tensor)
+                tensors.hook(tensor, known)
         elif tensors.followed and self._suspended() and self._floating(tensor):
             self._again.assumed.add(known.number)
             tracked = True
