@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,26 @@ def test_copies_share_a_gradient(base: str, raw: str) -> None:
 @pytest.mark.parametrize(("base", "raw"), [("same", "copy"), ("copy", "same"), ("copy", "copy")])
 def test_what_is_returned_twice_shares_a_gradient(base: str, raw: str) -> None:
     result = padiff.compare(Net("same", base), Net("query", raw), rows())
+    assert result.aligned, str(result.divergence)
+
+
+ELSEWHERE = [("same", "query", "same"), ("query", "same", "same"), ("alone", "all", "same"), ("same", "same", "copy")]
+
+
+@pytest.mark.parametrize(("base", "raw", "returned"), ELSEWHERE)
+def test_a_share_is_no_difference_with_bounds_of_ones_own(base: str, raw: str, returned: str) -> None:
+    x = torch.from_numpy(rows())
+    assert padiff.auto_diff(Net(base), Net(raw, returned), ({"x": x}, {"x": x}), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("base", "raw", "returned"), ELSEWHERE)
+def test_a_share_is_no_difference_in_dumps(tmp_path: Path, base: str, raw: str, returned: str) -> None:
+    models = Net(base), Net(raw, returned)
+    models[1].load_state_dict(models[0].state_dict())
+    for name, model in zip("ab", models, strict=True):
+        with padiff.capture(model, to=tmp_path / name):
+            model(torch.from_numpy(rows())).pow(2).sum().backward()
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
     assert result.aligned, str(result.divergence)
 
 

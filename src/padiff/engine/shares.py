@@ -58,6 +58,8 @@ def shares_of(pairs: Sequence[tuple[Slot, Slot]], base: Sequence[Slot], raw: Seq
 
     Several tensors of base are one if they hold the same numbers; those of raw are all given base's. What has found no
     partner is another copy if it holds the numbers of one that has."""
+    if len(base) < 2 and len(raw) < 2:
+        return {}
     followed = [(one, other) for one, other in pairs if one.tracked and other.tracked]
     shares: list[Share] = []
     for one, other in followed:

@@ -20,6 +20,7 @@ from padiff.engine.held_of_base import HeldOfBase
 from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
+from padiff.engine.shares import shares_of
 from padiff.engine.where_they_lie import compare_values, compared_there
 from padiff.records import (
     Array,
@@ -92,6 +93,8 @@ class SideBySide:
         self._unmatched: list[Unmatched] = []
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._places: dict[int, Place] = {}
+        self._shared: set[int] = set()
+        """Tensors of raw that stand beside one of base's with others, or beside several: each gets a share."""
         self._held = HeldOfBase(base, pairing.members)
         self._ops = OpsBeside(base.step)
         self._tags_met: set[tuple[str, int]] = set()
@@ -212,7 +215,7 @@ class SideBySide:
             outcome = _one_sided(gradient, "raw")
         else:
             return None  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
-        self._comparisons.append(_in_backward(place.met, outcome))
+        self._gradient_compared(place, outcome)
         return None
 
     def _settle_gradients(self) -> Array | None:
@@ -227,10 +230,14 @@ class SideBySide:
             if outcome.numbers is not None:
                 self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
             self._gradient_used(place.base, expected)
-            self._comparisons.append(_in_backward(place.met, outcome))
+            self._gradient_compared(place, outcome)
         self._gradient_queue.clear()
         self._queued_bytes = 0
         return instead
+
+    def _gradient_compared(self, place: Place, outcome: Outcome) -> None:
+        if outcome.agrees or place.met.tensor not in self._shared:  # a share is no whole: what is before it tells
+            self._comparisons.append(_in_backward(place.met, outcome))
 
     def _gradient_used(self, tensor: int, gradient: Value) -> None:
         self._held.gradient_met(tensor, gradient, (place.base for place in self._places.values()))
@@ -289,6 +296,7 @@ class SideBySide:
         loosely = role == "input" and not self._twins
         counted = role == "output" and self._lone.counted(base)
         pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely, counted=counted)
+        self._shared.update(shares_of(pairs, left, right))
         for one, other in pairs:
             key = (one.tensor, other.tensor)
             if self._alike:
