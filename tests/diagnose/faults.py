@@ -873,6 +873,14 @@ def tokens_zeroed(rng: Rng) -> dict[str, Any]:
 
 
 @fault("dropout")
+def dropout_of_what_is_positive(rng: Rng) -> dict[str, Any]:
+    """Behind a ReLU and a pooling there is nothing below zero that could have been kept."""
+    expected = np.abs(rng.normal(size=(4, 6, 16))) + 0.01
+    kept = rng.random(expected.shape) < 0.9
+    return {"expected": expected, "found": np.where(kept, expected / 0.9, 0.0)}
+
+
+@fault("dropout")
 def dropout_unscaled(rng: Rng) -> dict[str, Any]:
     e = rng.normal(size=(4, 12, 16))
     settings = {"base_settings": {"p": 0.3}, "raw_settings": {"p": 0.3}}
