@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from padiff.align import CallPairing, name_of, pair_slots, tag_key, tags_of
+from padiff.align import CallPairing, Repeated, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.given import as_given, as_masks
 from padiff.compare.layouts import compare_in_any_layout
@@ -28,6 +28,7 @@ from padiff.records import (
     Comparison,
     ModuleTree,
     Noise,
+    Order,
     Outcome,
     Phase,
     Role,
@@ -97,6 +98,7 @@ class SideBySide:
         """Tensors of raw that stand beside one of base's with others, or beside several: each gets a share."""
         self._held = HeldOfBase(base, pairing.members)
         self._ops = OpsBeside(base.step)
+        self._repeated = Repeated(pairing.by_occurrence(), base.calls)
         self._tags_met: set[tuple[str, int]] = set()
 
     # --- while raw runs
@@ -114,6 +116,7 @@ class SideBySide:
         if base is None:
             return
         self._pairs.append((base, call))
+        self._repeated.see(call)
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
         if call.ops or base.ops:
@@ -289,6 +292,10 @@ class SideBySide:
             tuple(ops.comparisons),
             tuple(ops.pairs),
         )
+
+    def orders(self, raw: StepTrace) -> tuple[Order, ...]:
+        """In which order the calls of modules belong together, where that is not the one in which they come."""
+        return self._repeated.orders(raw.calls)
 
     # --- tensors
 
