@@ -9,6 +9,7 @@ from dataclasses import replace
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
+from padiff.engine.assumed import Trial
 from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
 from padiff.engine.free_run import FreeRun
 from padiff.engine.job import Job
@@ -18,9 +19,10 @@ from padiff.engine.lent import lent_weights
 from padiff.engine.levelled import NOTE, agree_levelled, may_be_levelled, without_gradients
 from padiff.engine.localise import Located, localise
 from padiff.engine.lone_outputs import with_lone_outputs
+from padiff.engine.matched import Matched
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
-from padiff.engine.second_look import explained, on_kinks, wants_second_look
+from padiff.engine.second_look import explained, on_kinks, wants_second_look, without_idle_inputs
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
@@ -42,24 +44,22 @@ class Step:
     def __init__(
         self,
         job: Job,
-        plan: WeightPlan,
-        modules: ModulePairs,
+        matched: Matched,
         base: Session,
         raw: Session,
         step: int,
         after: AfterStep,
         *,
-        twins: bool,
         drift: Mapping[str, float],
         keeping: Keeping,
         randomness: Randomness,
+        trial: Trial | None,
     ) -> None:
         self.keeping, self.randomness = keeping, randomness
         self.after = after
-        self.plan, self.modules, self.base, self.raw = plan, modules, base, raw
-        self.step, self.twins = step, twins
+        self._matched, self.base, self.raw, self.step = matched, base, raw, step
         self.free = FreeRun(
-            job, plan, modules, base, raw, step, twins=twins, drift=drift, keeping=keeping, randomness=randomness
+            job, matched, base, raw, step, drift=drift, keeping=keeping, randomness=randomness, trial=trial
         )
         self.seen_into = False
         """Whether a second look was taken."""
@@ -76,6 +76,19 @@ class Step:
         return self.free.job
 
     @property
+    def plan(self) -> WeightPlan:
+        return self._matched.plan
+
+    @property
+    def modules(self) -> ModulePairs:
+        """Which modules belong together, and since both ran, which calls do that are cut to stretches."""
+        return self.free.modules
+
+    @property
+    def twins(self) -> bool:
+        return self._matched.twins
+
+    @property
     def compiled(self) -> bool:
         """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
         return self.free.compiled
@@ -85,7 +98,6 @@ class Step:
         if self.job.single_step is not None:
             return single_step(self, self.job.single_step)
         done = self.free.run()
-        self.modules = self.free.modules
         with ExitStack() as stack:
             if self._draws_apart(done):
                 for session in (self.base, self.raw):
@@ -112,7 +124,7 @@ class Step:
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
-        if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
+        if done.doubtful or wants_second_look(without_idle_inputs(done), job.tolerance):
             with lent_weights(job, self.plan) if self._trained else nullcontext():
                 second = self.second_look(done)
                 by_rounding = job.tolerance.mode == "auto" and not self.compiled
