@@ -802,6 +802,58 @@ def attention_as_one_module(rng: Rng) -> dict[str, Any]:
     )
 
 
+def _one_module_beside_three(rng: Rng, wrong: Callable[[Any, Any, Any], Any], turned: bool = False) -> dict[str, Any]:
+    """Base is one module, raw has a layer for each projection, and one of them returns something else."""
+    x = rng.normal(size=(2, 12, 32))
+    inner, bias = rng.normal(size=(96, 32)) / 5, rng.normal(size=96) / 5
+    out, last = rng.normal(size=(32, 32)) / 5, rng.normal(size=32)
+    layers = list(zip(("q_proj", "k_proj", "v_proj"), np.split(inner, 3), np.split(bias, 3), strict=True))
+    right = {name: x @ weight.T + more for name, weight, more in layers}
+    some = layers[rng.integers(3)]
+    raw = right | {some[0]: wrong(x, *some[1:])}
+
+    def made(parts: Any, weight: Any) -> Any:
+        q, k, v = (t.reshape(2, 12, 4, 8).transpose(0, 2, 1, 3) for t in parts.values())
+        return attend(q, k, v, None).transpose(0, 2, 1, 3).reshape(2, 12, 32) @ weight + last
+
+    return plus(
+        rng,
+        made(right, out.T),
+        made(raw, out if turned else out.T),
+        given={"query": x, "key": x, "value": x},
+        around=raw,
+        base_weights={"in_proj_weight": inner, "in_proj_bias": bias},
+        inner_weights={"out_proj.weight": out, "out_proj.bias": last},
+        base_settings={"num_heads": 4, "batch_first": True},
+        raw_settings={"num_heads": 4},
+    )
+
+
+@fault("scale")
+def one_projection_is_given_more(rng: Rng) -> dict[str, Any]:
+    return _one_module_beside_three(rng, lambda x, weight, bias: 1.01 * x @ weight.T + bias)
+
+
+@fault("transposed weight")
+def one_projection_the_other_way_round(rng: Rng) -> dict[str, Any]:
+    return _one_module_beside_three(rng, lambda x, weight, bias: x @ weight + bias)
+
+
+@fault("missing bias")
+def one_projection_without_its_bias(rng: Rng) -> dict[str, Any]:
+    return _one_module_beside_three(rng, lambda x, weight, bias: x @ weight.T)
+
+
+@fault("off by one")
+def one_projection_a_step_later(rng: Rng) -> dict[str, Any]:
+    return _one_module_beside_three(rng, lambda x, weight, bias: np.roll(x, 1, 1) @ weight.T + bias)
+
+
+@fault("transposed weight")
+def last_projection_the_other_way_round(rng: Rng) -> dict[str, Any]:
+    return _one_module_beside_three(rng, lambda x, weight, bias: x @ weight.T + bias, turned=True)
+
+
 @fault("nan")
 def nan_of_a_mask(rng: Rng) -> dict[str, Any]:
     e = rng.normal(size=(2, 9, 8))
@@ -870,6 +922,14 @@ def dropout_active(rng: Rng) -> dict[str, Any]:
 def tokens_zeroed(rng: Rng) -> dict[str, Any]:
     e = rng.normal(size=(4, 12, 16))
     return plus(rng, e, np.where(np.arange(12)[:, None] > 8, 0.0, e))
+
+
+@fault("dropout")
+def dropout_of_what_is_positive(rng: Rng) -> dict[str, Any]:
+    """Behind a ReLU and a pooling there is nothing below zero that could have been kept."""
+    expected = np.abs(rng.normal(size=(4, 6, 16))) + 0.01
+    kept = rng.random(expected.shape) < 0.9
+    return {"expected": expected, "found": np.where(kept, expected / 0.9, 0.0)}
 
 
 @fault("dropout")

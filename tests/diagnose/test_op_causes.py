@@ -74,6 +74,7 @@ def rotated(sign: float, pairing: str) -> Callable[..., Any]:
 
 
 NEVER = torch.tensor([0.0] * 6 + [-1e5] * 2)
+LATER = NEVER.roll(1).repeat(18, 1)
 
 CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     "an activation is missing": ("missing activation", plain, lambda m, x, g: x * g),
@@ -122,6 +123,11 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
         "mask",
         lambda m, x, g: nn.Softmax(dim=-1)(x + NEVER) * g,
         lambda m, x, g: nn.Softmax(dim=-1)(x) * g,
+    ),
+    "a mask a step later, in another layout": (
+        "mask",
+        lambda m, x, g: (x.exp() + NEVER).softmax(-1) * g,
+        lambda m, x, g: (x.exp().flatten(0, 1) + LATER).softmax(-1).view(3, 6, 8) * g,
     ),
     "a factor in a table": (
         "scale",

@@ -11,6 +11,8 @@ from padiff.align.op_names import OWN_LAYOUT as OWN_LAYOUT
 from padiff.align.op_names import UNDETERMINED as UNDETERMINED
 from padiff.align.op_names import same_thing as same_thing
 from padiff.align.ops import pair_ops as pair_ops
+from padiff.align.orders import Repeated as Repeated
+from padiff.align.orders import orders_of as orders_of
 from padiff.align.slots import name_of as name_of
 from padiff.align.slots import pair_slots as pair_slots
 from padiff.align.stretches import stretches_of as stretches_of

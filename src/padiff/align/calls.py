@@ -53,6 +53,7 @@ class CallPairing:
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
         self._stretching = Stretching(modules.stretches)
+        self._orders = {one.node: one.occurrences for one in modules.orders}
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
         self.parts: dict[int, tuple[int, ...]] = {}
@@ -75,12 +76,18 @@ class CallPairing:
             return self._stretching.cut(self._base_calls[node, 0], raw, stretch, self._derive_stretch)
         kin = self._kin.get(raw.node)
         if kin is None:
-            return self._base_calls.get((node, raw.occurrence))
+            order = self._orders.get(raw.node, ())
+            place = order[raw.occurrence] if raw.occurrence < len(order) else raw.occurrence
+            return self._base_calls.get((node, place))
         if raw.index not in self._kin_seen:
             self._kin_seen[raw.index] = kin.seen
             kin.seen += 1
         place = self._kin_seen[raw.index]
         return kin.calls[place] if place < len(kin.calls) else None
+
+    def by_occurrence(self) -> dict[int, int]:
+        """Raw's modules to base's, of those whose calls pair as often as they come."""
+        return {r: b for r, b in self._base_of.items() if r not in self._kin and r not in self._group_of}
 
     def cut(self, raw: Call) -> bool:
         """Whether a call is held against a stretch of what base's was given and returned."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from padiff.align import CallPairing, stretches_of
+from padiff.align import CallPairing, orders_of, stretches_of
 from padiff.capture.perturb import spacing_of
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
@@ -187,6 +187,9 @@ class ApartStep:
         base_trace, raw_trace = as_both_hold((base.trace(), raw.trace()), trees, dumps, self._modules)
         parts = () if self._summed else stretches_of(self._modules, base_trace.calls, raw_trace.calls)
         modules = replace(self._modules, stretches=parts)
+        if not self._summed:
+            pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls, twins=self._twins)
+            modules = replace(modules, orders=orders_of(pairing.by_occurrence(), base_trace.calls, raw_trace.calls))
         pairing = CallPairing(job.base.tree, job.raw.tree, modules, base_trace.calls, twins=self._twins)
         if self._summed:
             return Summaries(job, pairing, noise).step(base_trace, raw_trace)

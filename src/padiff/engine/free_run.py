@@ -73,8 +73,9 @@ class FreeRun:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
         done = self._side_by_side()
         parts = stretches_of(self.modules, done.base.calls, done.raw.calls)
-        if parts:
-            self.modules = replace(self.modules, stretches=parts)
+        orders = () if self.watcher is None else self.watcher.orders(done.raw)
+        if parts or orders:
+            self.modules = replace(self.modules, stretches=parts, orders=orders)
             with self._base.again(), self._raw.again():
                 done = self._side_by_side(apart=True)
         formats = (self._base.autocast, self._raw.autocast, *product_dtypes(self.job, done))

@@ -25,6 +25,7 @@ from padiff.engine.gallery import Gallery
 from padiff.engine.local_comparing import Key, LocalComparing
 from padiff.engine.moved import Moved, valued
 from padiff.engine.saturation import Saturation
+from padiff.engine.shares import Share, shares_of, summed, watch_copies
 from padiff.engine.silent import Place, Silent, nothing
 from padiff.records import (
     Array,
@@ -90,6 +91,8 @@ class LocalRun:
             gallery=gallery,
         )
         self.silent = Silent(self._blame, self.compared, *sends, reference.off, following)
+        self._shares = backward and change is None
+        """Whether copies of one tensor matter: base beside itself has the same."""
         self._moved = None
         if change is None:
             self._moved = Moved(self._blame, beside, self.compared, sends if backward else None)
@@ -122,7 +125,9 @@ class LocalRun:
             for slot in call.inputs[:1]:  # as it is: only what comes back to it is asked for
                 if slot.tracked and not slot.value.overwritten:
                     feeds[slot.tensor] = Feed(None, partial(self._late_contribution, call, slot), True)
-        for one, other in [] if base is None else self._slots(base.inputs, call.inputs, "input"):
+        pairs = [] if base is None else self._slots(base.inputs, call.inputs, "input")
+        shares = {} if base is None or not self._shares else shares_of(pairs, base.inputs, call.inputs)
+        for one, other in pairs:
             assert base is not None
             if other.tensor in feeds:
                 continue
@@ -152,11 +157,13 @@ class LocalRun:
                 continue
             if self._backward and one.tracked and other.tracked and self._change is None:
                 self.silent.given(Place(base, call, one, other))
-            see = partial(self._contribution, base, call, one, other)
+            see = partial(self._contribution, base, call, one, other, shares.get(other.tensor))
             stopped = self._only_raw_follows(one, other) and not self._besides(one, other)
             self._replace(feeds, one, other, arranged, nothing if stopped else see, stopped=stopped)
         if base is not None and self._moved is not None:
             self._moved.given(base, call, feeds)
+        if base is not None:
+            watch_copies(feeds, shares, partial(partial, self._contribution, base, call))
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
             self._look_for_missing(base, call)
         return feeds
@@ -210,7 +217,9 @@ class LocalRun:
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
             unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None
-        for place, (one, other) in enumerate(self._slots(base.outputs, call.outputs, "output")):
+        pairs = self._slots(base.outputs, call.outputs, "output")
+        shares = shares_of(pairs, base.outputs, call.outputs) if self._shares else {}
+        for place, (one, other) in enumerate(pairs):
             if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):
                 continue
             met = True
@@ -235,10 +244,11 @@ class LocalRun:
                 self._cut(base, call, one, other, between=False)
             elif self._backward and outcome.agrees and self._change is None and one.tracked:
                 self.silent.returned(Place(base, call, one, other))
-            see = nothing if stopped else partial(self._arrival, base, call, one, other)
+            see = nothing if stopped else partial(self._arrival, base, call, one, other, shares.get(other.tensor))
             self._replace(feeds, one, other, arranged, see, stopped=stopped)
         if moved is not None and not met:
             moved.returned(base, call, feeds)
+        watch_copies(feeds, shares, partial(partial, self._arrival, base, call))
         self._blame.judged(call, right=met and right, wrong=met and not right)
         return feeds
 
@@ -251,7 +261,7 @@ class LocalRun:
         for one, other in self._slots(base.outputs, call.outputs, "output"):
             _, arranged = self.compared.compare("forward", "output", base, call, one, other, "edge")
             if arranged is not None and other.tensor not in feeds and may_replace(arranged, other.value):
-                self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other))
+                self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other, None))
         return feeds
 
     def _replace(
@@ -282,10 +292,18 @@ class LocalRun:
 
     # --- backward
 
-    def _contribution(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+    def _contribution(
+        self, base: Call, call: Call, one: Slot, other: Slot, share: Share | None, gradient: Value
+    ) -> Array | None:
         """What the call sends back to one of its inputs."""
-        self.silent.sent(call, other)
+        for slot in (other,) if share is None else share.raw.values():
+            self.silent.sent(call, slot)
         ended = self._blame.met[call.index][0]
+        if share is not None:
+            if (ended is not None and ended.index != base.index) or self._beside.members(base, call) != [base]:
+                return None
+            sent = {tensor: self._reference.contributions.get((base.index, tensor)) for tensor in share.base}
+            return self._shared("input", base, call, other, share, sent, gradient)
         if ended is not None and ended.index != base.index:  # around the one beside which it began
             expected = self._sent_back([ended], one)
             return None if expected is None else self._gradient("input", ended, call, one, other, expected, gradient)
@@ -305,7 +323,7 @@ class LocalRun:
         given = [] if base is None else self._slots(base.inputs[:1], [other], "input")
         if base is None or not given:
             return None
-        return self._contribution(base, call, given[0][0], other, gradient)
+        return self._contribution(base, call, given[0][0], other, None, gradient)
 
     def _sent_back(self, members: Sequence[Call], one: Slot) -> Value | None:
         sent = self._reference.contributions
@@ -318,13 +336,39 @@ class LocalRun:
             return None
         return HostValue(np.sum([value.numpy() for value in found], axis=0, dtype=found[0].numpy().dtype))
 
-    def _arrival(self, base: Call, call: Call, one: Slot, other: Slot, gradient: Value) -> Array | None:
+    def _arrival(
+        self, base: Call, call: Call, one: Slot, other: Slot, share: Share | None, gradient: Value
+    ) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
         self.silent.arrived(call)
+        if share is not None:
+            come = {tensor: self._beside.arrival(tensor, self._reference.arrivals) for tensor in share.base}
+            return self._shared("output", base, call, other, share, come, gradient)
         expected = self._beside.arrival(one.tensor, self._reference.arrivals)
         if expected is not None:
             return self._gradient("output", base, call, one, other, expected, gradient)
         return None if self._loosely else self.silent.forsaken(Place(base, call, one, other), gradient)
+
+    def _shared(
+        self,
+        role: Role,
+        base: Call,
+        call: Call,
+        other: Slot,
+        share: Share,
+        of_base: Mapping[int, Value | None],
+        gradient: Value,
+    ) -> Array | None:
+        """One share of a gradient; with the last of them the sum is held against base's."""
+        found, expected = share.added(other, gradient), summed(of_base.values())
+        if found is None or expected is None:
+            return None
+        one, whole = valued(share.largest(of_base), expected), valued(other, found)
+        outcome, arranged = self.compared.compare("backward", role, base, call, one, whole, role)
+        if arranged is None or (outcome.agrees and len(share.raw) > 1):
+            return None
+        last: Array = gradient.numpy() + (arranged - found.numpy())  # it makes up for what all of them lack
+        return last
 
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value

@@ -83,6 +83,26 @@ def explained(comparisons: Iterable[Comparison], local: Iterable[Comparison]) ->
             yield comparison
 
 
+def agreeing_by_themselves(state: Iterable[Comparison], free: Iterable[Comparison]) -> Iterable[Comparison]:
+    """Gradients of parameters that differ when raw is fed base's tensors, and agree when it runs by itself.
+
+    Of models built differently not everything can be put in the place of raw's, and what base sends back may meet
+    what raw sends back. Where all parameters' gradients agree without that, none of them is wrong."""
+    alone = {(one.raw_path, one.name): one for one in free if one.phase == "gradient"}
+    sure = bool(alone) and all(one.agrees for one in alone.values())
+    for comparison in state:
+        known = alone.get((comparison.raw_path, comparison.name)) if comparison.phase == "gradient" else None
+        if sure and known is not None and not comparison.agrees and not _coarse(known):
+            yield _rounding(comparison, "not so when raw runs by itself")
+        else:
+            yield comparison
+
+
+def _coarse(comparison: Comparison) -> bool:
+    numbers = comparison.outcome.numbers
+    return numbers is None or numbers.rmse > COARSE * numbers.base_rms
+
+
 def on_kinks(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
     """Gradients that differ, and don't when the inputs are a little different."""
     for comparison in comparisons:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from padiff.align import CallPairing, name_of, pair_slots, tag_key, tags_of
+from padiff.align import CallPairing, Repeated, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
 from padiff.compare.given import as_given, as_masks
 from padiff.compare.layouts import compare_in_any_layout
@@ -20,6 +20,7 @@ from padiff.engine.held_of_base import HeldOfBase
 from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
+from padiff.engine.shares import shares_of
 from padiff.engine.where_they_lie import compare_values, compared_there
 from padiff.records import (
     Array,
@@ -27,6 +28,7 @@ from padiff.records import (
     Comparison,
     ModuleTree,
     Noise,
+    Order,
     Outcome,
     Phase,
     Role,
@@ -92,8 +94,11 @@ class SideBySide:
         self._unmatched: list[Unmatched] = []
         self._outcomes: dict[tuple[int, int], Outcome] = {}
         self._places: dict[int, Place] = {}
+        self._shared: set[int] = set()
+        """Tensors of raw that stand beside one of base's with others, or beside several: each gets a share."""
         self._held = HeldOfBase(base, pairing.members)
         self._ops = OpsBeside(base.step)
+        self._repeated = Repeated(pairing.by_occurrence(), base.calls)
         self._tags_met: set[tuple[str, int]] = set()
 
     # --- while raw runs
@@ -111,6 +116,7 @@ class SideBySide:
         if base is None:
             return
         self._pairs.append((base, call))
+        self._repeated.see(call)
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
         if call.ops or base.ops:
@@ -212,7 +218,7 @@ class SideBySide:
             outcome = _one_sided(gradient, "raw")
         else:
             return None  # base did not follow this tensor: a checkpoint's first pass, or a cut that its parameters show
-        self._comparisons.append(_in_backward(place.met, outcome))
+        self._gradient_compared(place, outcome)
         return None
 
     def _settle_gradients(self) -> Array | None:
@@ -227,10 +233,14 @@ class SideBySide:
             if outcome.numbers is not None:
                 self._gradient_scale = max(self._gradient_scale, outcome.numbers.base_rms)
             self._gradient_used(place.base, expected)
-            self._comparisons.append(_in_backward(place.met, outcome))
+            self._gradient_compared(place, outcome)
         self._gradient_queue.clear()
         self._queued_bytes = 0
         return instead
+
+    def _gradient_compared(self, place: Place, outcome: Outcome) -> None:
+        if outcome.agrees or place.met.tensor not in self._shared:  # a share is no whole: what is before it tells
+            self._comparisons.append(_in_backward(place.met, outcome))
 
     def _gradient_used(self, tensor: int, gradient: Value) -> None:
         self._held.gradient_met(tensor, gradient, (place.base for place in self._places.values()))
@@ -283,12 +293,17 @@ class SideBySide:
             tuple(ops.pairs),
         )
 
+    def orders(self, raw: StepTrace) -> tuple[Order, ...]:
+        """In which order the calls of modules belong together, where that is not the one in which they come."""
+        return self._repeated.orders(raw.calls)
+
     # --- tensors
 
     def _compare_slots(self, role: Role, base: Call, raw: Call, left: Sequence[Slot], right: Sequence[Slot]) -> None:
         loosely = role == "input" and not self._twins
         counted = role == "output" and self._lone.counted(base)
         pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely, counted=counted)
+        self._shared.update(shares_of(pairs, left, right))
         for one, other in pairs:
             key = (one.tensor, other.tensor)
             if self._alike:

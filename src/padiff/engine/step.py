@@ -22,7 +22,13 @@ from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.matched import Matched
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
-from padiff.engine.second_look import explained, on_kinks, wants_second_look, without_idle_inputs
+from padiff.engine.second_look import (
+    agreeing_by_themselves,
+    explained,
+    on_kinks,
+    wants_second_look,
+    without_idle_inputs,
+)
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
@@ -127,6 +133,8 @@ class Step:
         if done.doubtful or wants_second_look(without_idle_inputs(done), job.tolerance):
             with lent_weights(job, self.plan) if self._trained else nullcontext():
                 second = self.second_look(done)
+                if second is not None and not second.alike:
+                    second = replace(second, state=tuple(agreeing_by_themselves(second.state, done.comparisons)))
                 by_rounding = job.tolerance.mode == "auto" and not self.compiled
                 if second is not None and by_rounding and self._agree_levelled(second):
                     second = without_gradients(second)

@@ -146,6 +146,16 @@ class Stretch(PlainData):
 
 
 @dataclass(frozen=True)
+class Order(PlainData):
+    """Which of base's calls of a module belongs to each of raw's, where the two call it in another order."""
+
+    node: int
+    """Of raw."""
+    occurrences: tuple[int, ...]
+    """Of base's calls, by that of raw's."""
+
+
+@dataclass(frozen=True)
 class ModulePairs(PlainData):
     """Which node of base belongs to which node of raw."""
 
@@ -155,6 +165,8 @@ class ModulePairs(PlainData):
     groups: tuple[Group, ...] = ()
     stretches: tuple[Stretch, ...] = ()
     """Calls of raw that do together what one of base does; known once both have run."""
+    orders: tuple[Order, ...] = ()
+    """Modules whose calls belong together in another order; known once both have run."""
 
     def recorded(self, side: int) -> frozenset[int]:
         """Nodes of base (0) or raw whose calls are recorded: all that may pair, and those that stay alone, so that they

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from padiff.diagnose.causes.arithmetic import bias, scale_before_bias
 from padiff.diagnose.causes.attending import Bench, Way
+from padiff.diagnose.causes.layouts import shifted
+from padiff.diagnose.causes.linear import transposed_weight
 from padiff.diagnose.causes.projections import (
     Projections,
     added,
@@ -24,6 +28,7 @@ from padiff.diagnose.causes.projections import (
 from padiff.diagnose.causes.ratios import told
 from padiff.diagnose.causes.rope import PAIRINGS
 from padiff.diagnose.causes.trial import Trial, factor, gap, plain, rms
+from padiff.diagnose.scene import Scene
 from padiff.records import Array, Cause
 
 _BASES = (1e4, 5e5, 1e6, 1e5, 1e3, 5e4, 2e4, 100.0)
@@ -31,6 +36,10 @@ _WAYS = 1000
 """Ways that are tried for base's, for each reading."""
 _READINGS = 6
 """Readings of a place as attention."""
+_CLOSE = 1e-4
+"""Projections that are closer, relative to them, are equal."""
+_OF_A_LAYER = (scale_before_bias, bias, transposed_weight, shifted)
+"""What may be wrong with one projection by itself."""
 
 
 def attention(trial: Trial) -> Iterator[Cause]:
@@ -43,6 +52,7 @@ def attention(trial: Trial) -> Iterator[Cause]:
             continue
         bound = 0.3 * bench.gap(right)
         yield from _projected_otherwise(trial, bench.parts)
+        yield from _turned_round(trial, bench, right, bound)
         for name, wrong in _variants(trial, bench, right):
             made, wanted = bench.attend(wrong), bench.target(bench.found, wrong)
             if made is None or wanted is None or gap(wanted, made) > bound:
@@ -136,17 +146,46 @@ def _projected_otherwise(trial: Trial, parts: Projections) -> Iterator[Cause]:
     """One of raw's projections is not base's, where base's are made of its weights."""
     own = {"query": parts.query, "key": parts.key, "value": parts.value}
     pairs = [(role, own[role], raw) for role, raw in parts.of_raw.items() if role in own]
-    wrong = [(role, base, raw) for role, base, raw in pairs if gap(base, raw) > 1e-4 * rms(base)]
+    wrong = [(role, base, raw) for role, base, raw in pairs if gap(base, raw) > _CLOSE * rms(base)]
     if len(wrong) != 1:
         return
     role, base, raw = wrong[0]
     ratio = factor(raw, base)
-    if gap(raw, ratio * base) > 1e-4 * rms(raw):
-        yield Cause(role, f"raw's {role} is not base's, the other projections are", 0.8)
+    if gap(raw, ratio * base) > _CLOSE * rms(raw):
+        found = _of_one_layer(role, base, raw, parts.made_of[role]) if role in parts.made_of else None
+        yield found or Cause(role, f"raw's {role} is not base's, the other projections are", 0.8)
     elif abs(ratio + 1) < 1e-4:
         yield Cause("sign", f"raw's {role} is base's with the other sign", 0.93)
     else:
         yield Cause("scale", f"raw's {role} is base's times {told(trial, ratio)}", 0.93)
+
+
+def _of_one_layer(role: str, base: Array, raw: Array, made_of: tuple[Array, Array, Array]) -> Cause | None:
+    """What is wrong with a projection, taken for a linear layer by itself."""
+    x, weight, last = made_of
+    weights = {"weight": weight, "bias": np.broadcast_to(last, weight.shape[:1])}
+    scene = Scene(
+        *("forward", "output", "Linear", "Linear", "linear", base, raw),
+        given={"": x},
+        base_weights=weights,
+        raw_weights=weights,
+        agrees=lambda one, other: gap(one, other) <= _CLOSE * rms(one),
+    )
+    causes = (cause for finder in _OF_A_LAYER for cause in finder(Trial(scene)))
+    found = next(causes, None)
+    return None if found is None else replace(found, evidence=f"raw's {role} of one sample: {found.evidence}")
+
+
+def _turned_round(trial: Trial, bench: Bench, right: Way, bound: float) -> Iterator[Cause]:
+    """Raw multiplies what is attended by its last weight the other way round."""
+    if bench.out is None or bench.out[0].shape[0] != bench.out[0].shape[1]:
+        return
+    other = copy(bench)
+    other.out = bench.out[0].T, bench.out[1]
+    made, wanted = other.attend(right), bench.target(bench.found, right)
+    if made is not None and wanted is not None and gap(wanted, made) <= bound and trial.agree(made, wanted):
+        text = "raw's values are what is attended times the output projection's weight the other way round"
+        yield Cause("transposed weight", text, 0.95)
 
 
 def _variants(trial: Trial, bench: Bench, right: Way) -> Iterator[tuple[str, Way]]:

@@ -216,6 +216,10 @@ def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
     if number is not None:
         yield number
         return
+    masks = _other_mask(likes, base, raw)
+    if masks is not None:
+        yield masks
+        return
     told = [_names(likes, side, event) for side, event in ((0, base), (1, raw))]
     if told[0] != told[1]:
         yield Cause("operands", f"base gives {base.words} {told[0]}, raw {told[1]}", 0.7, tested=False)
@@ -288,6 +292,19 @@ def _change(base: str, raw: str) -> str:
         if base in things and raw in things:
             return name
     return "other op"
+
+
+def _other_mask(likes: Likes, base: Event, raw: Event) -> Cause | None:
+    """All that two ops are given is alike but for one mask each."""
+    ours, theirs = base.call.inputs, raw.call.inputs
+    alike = {(one.tensor, other.tensor) for one in ours for other in theirs if other.tensor in likes.of(0, one.tensor)}
+    left = [slot for slot in ours if all(slot.tensor != one for one, _ in alike)]
+    right = [slot for slot in theirs if all(slot.tensor != other for _, other in alike)]
+    if len(left) != 1 or len(right) != 1 or not _is_mask(base, left[0]) or not _is_mask(raw, right[0]):
+        return None
+    told = [_name(likes, side, slot.tensor) for side, slot in ((0, left[0]), (1, right[0]))]
+    text = f"base leaves out what {told[0]} says, raw what {told[1]} says, and the two are not the same"
+    return Cause("mask", text, 0.88)
 
 
 def _names(likes: Likes, side: int, event: Event) -> str:

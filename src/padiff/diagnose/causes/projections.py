@@ -37,6 +37,8 @@ class Projections:
     value: Array
     of_raw: Mapping[str, Array] = field(default_factory=dict)
     """Where these are made of base's weights: what raw's modules returned, by role."""
+    made_of: Mapping[str, tuple[Array, Array, Array]] = field(default_factory=dict)
+    """And of what each is made: input, weight (output × input) and bias."""
 
 
 def projections(trial: Trial, sample: int, heads: list[int]) -> Iterator[Projections]:
@@ -114,8 +116,9 @@ def _made(trial: Trial, sample: int, named: Mapping[str, Array]) -> Iterator[Pro
         bias = own.get("in_proj_bias")
         parts = np.split(plain(weight), 3)
         biases = np.split(plain(bias), 3) if bias is not None else [np.zeros(1)] * 3
-        query, key, value = (plain(x[sample]) @ w.T + b for x, w, b in zip(given, parts, biases, strict=True))
-        yield Projections(query, key, value, of_raw)
+        of = [(plain(x[sample]), w, b) for x, w, b in zip(given, parts, biases, strict=True)]
+        query, key, value = (x @ w.T + b for x, w, b in of)
+        yield Projections(query, key, value, of_raw, dict(zip(("query", "key", "value"), of, strict=True)))
 
 
 def out_projections(trial: Trial, width: int) -> Iterator[tuple[Array, Array]]:

@@ -76,7 +76,7 @@ def _regular(trial: Trial, zeroed: np.ndarray[tuple[int, ...], np.dtype[np.bool_
     """
     expected, found = trial.expected, trial.found
     source = expected if (found[zeroed] == 0).all() else found
-    if source[zeroed].size and ((source[zeroed] < 0).all() or (source[zeroed] > 0).all()) and zeroed.sum() >= 32:
+    if zeroed.sum() >= 32 and any((sign * source[zeroed] > 0).all() and (sign * source < 0).any() for sign in (1, -1)):
         return True
     if zeroed.ndim < 2:
         return False
