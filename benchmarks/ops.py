@@ -17,10 +17,11 @@ from benchmarks.models import Pair, build
 from benchmarks.rows import Row, Target
 from benchmarks.runs import plain, seconds
 from padiff.capture.gradient_log import GradientLog
+from padiff.capture.held import Held
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
-from padiff.frameworks import adapter_named, module_tree
+from padiff.frameworks import Adapter, adapter_named, module_tree
 
 PER_OP = Target("<= 6", "<= 6")
 """Microseconds beyond the run itself."""
@@ -124,11 +125,13 @@ def _hook(framework: str, count: int, repeat: int) -> Row:
             made.append(x)
         follow = adapter.keeping_gradients(log)
         handles: dict[int, Any] = {}
+        seen = [_seen(adapter, tensor, number) for number, tensor in enumerate(made)]
         if hooked:
-            follow([(tensor, number) for number, tensor in enumerate(made)], handles)
+            follow(zip(made, seen, strict=True), handles)
         adapter.backward(adapter.mean_loss([x]))
         for handle in handles.values():
-            handle.remove()
+            if handle is not None:
+                handle.remove()
         took = time.thread_time() - start
         adapter.set_gradient(chain.scale, None)
         return took
@@ -138,6 +141,12 @@ def _hook(framework: str, count: int, repeat: int) -> Row:
     each = 1e6 * (with_hooks - without) / count
     facts = f"without {1e3 * without:.1f} ms, with hooks {1e3 * with_hooks:.1f} ms"
     return Row("a gradient hook alone", framework, f"{each:.1f} us", Target("-", "-"), facts, each)
+
+
+def _seen(adapter: Adapter, tensor: Any, number: int) -> Held:
+    found = Held(adapter, tensor)
+    found.number = number
+    return found
 
 
 def _whole(name: str, pair: Pair, repeat: int) -> Row:

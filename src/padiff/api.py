@@ -95,15 +95,10 @@ def compare(
         copies = weights == "copy"
         repeatable = copies and dump is None and job.optimizers is None
         matching = match(job, run=True, lazily=repeatable)
-        if copies and matching.plan.problems:
-            if matching.raised is not None:
-                raise matching.raised
-            problem = matching.plan.problems[0]
-            places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
-            raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
 
-        def run(matching: Matching) -> Result:
+        def run(matching: Matching) -> tuple[Result, Matching]:
             if copies:
+                _fits(matching)
                 copy_weights(job, matching.plan)
             shown.now("running and comparing")
             shown.done(0, job.steps)
@@ -118,6 +113,17 @@ def compare(
                 )
 
         return first_try(matching, run)
+
+
+def _fits(matching: Matching) -> None:
+    """Raise where something stands in the way of filling raw."""
+    if not matching.plan.problems:
+        return
+    if matching.raised is not None:
+        raise matching.raised
+    problem = matching.plan.problems[0]
+    places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
+    raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
 
 
 @contextmanager

@@ -143,8 +143,11 @@ def test_an_adapter_with_nothing_of_its_own_to_follow_many_does_with_what_all_ha
     x = adapter.to_native(np.ones(3, "float32"), requires_grad=True)
     y = x * 2
     handles: dict[int, Any] = {}
-    log.follow()([(y, 7)], handles)
+    seen = Held(adapter, y)
+    seen.number, seen.tracked = 7, False
+    log.follow()([(y, seen)], handles)
     assert list(handles) == [7]
+    assert seen.tracked
     (y * 5).sum().backward()
     assert told == [7]
     assert isinstance(log[7], Held)

@@ -67,7 +67,7 @@ def auto_diff(*args: Any, **kwargs: Any) -> bool:
 
     try:
         with auto_dumps(job.base, job.raw) as dumps:
-            result = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=tell, dumps=dumps)
+            result, _ = run_job(job, replace(matching, plan=kept), copied=options.auto_init, on_step=tell, dumps=dumps)
     except Exception as error:
         half = getattr(error, "padiff_result", None)
         if half is not None:  # the exception is the user's; what was found before it is for the log

@@ -9,7 +9,7 @@ from typing import Any
 from padiff.capture.held import Held
 from padiff.capture.scaling import unscaled
 from padiff.frameworks import Adapter
-from padiff.frameworks.protocol import Follow, Handle
+from padiff.frameworks.protocol import Follow, Handle, Seen
 from padiff.records import Array, Value
 
 
@@ -74,10 +74,11 @@ class GradientLog(Mapping[int, Value]):
 def following(adapter: Adapter, take: Callable[[int, Any], Array | None]) -> Follow:
     """With what every adapter has: ``take`` is told of the number and the gradient, and may have another passed on."""
 
-    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
-        for tensor, number in tensors:
-            handle = adapter.on_gradient(tensor, partial(take, number))
+    def follow(tensors: Iterable[tuple[Any, Seen]], handles: dict[int, Handle | None]) -> None:
+        for tensor, seen in tensors:
+            handle = adapter.on_gradient(tensor, partial(take, seen.number))
             if handle is not None:
-                handles[number] = handle
+                seen.tracked = True
+                handles[seen.number] = handle
 
     return follow

@@ -130,7 +130,9 @@ class SecondRun:
                 continue
             self._followed.add(slot.tensor)
             if slot.tensor not in self._tensors.hooked:
-                self._tensors.hook(slot.tensor, tensor)
+                again = Held(self._adapter, tensor)
+                again.number = slot.tensor
+                self._tensors.hook(tensor, again)
 
     def settled(self, calls: Iterable[Call]) -> tuple[Call, ...]:
         """Calls with what is known, once backward has run, of the tensors that it followed."""

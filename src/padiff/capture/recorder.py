@@ -14,6 +14,7 @@ from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
 from padiff.capture.gradient_log import GradientLog, following
 from padiff.capture.held import Held
+from padiff.capture.late import Late
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
 from padiff.capture.op_records import Written
 from padiff.capture.ops import OpLog, WantedOps
@@ -94,6 +95,7 @@ class Recorder:
         self.tensors = SeenTensors(live.adapter, follow, gradients=gradients, hooks=hooks)
         self._node_of = live.node_of()
         self._observer = observer
+        self._lets_go = observer is not None and not isinstance(observer, Late)
         self.open_calls: list[_Open] = [_Open(-1, -1, None, 0, (), (), 0)]
         self._own_from(self.open_calls[0])
         self.entered = 0
@@ -323,12 +325,12 @@ class Recorder:
 
     def _own_from(self, opened: _Open) -> None:
         """What is first seen now is seen in this call's own code."""
-        if self._observer is not None:
+        if self._lets_go:
             self.tensors.owned = opened.owned
 
     def _hand_over(self, opened: _Open, parent: _Open, call: Call) -> None:
         """What the call returns, or somebody keeps, now belongs to its parent; the rest nobody will see again."""
-        if self._observer is None:
+        if not self._lets_go:
             return
         returned = {id(slot.value) for slot in call.outputs}
         within = parent.index >= 0
@@ -440,7 +442,7 @@ class Recorder:
         tracked = tensors.followed and self._adapter.requires_grad(tensor)
         if tracked:
             if known.number not in tensors.hooked:
-                tensors.hook(known.number, tensor)
+                tensors.hook(tensor, known)
         elif tensors.followed and self._suspended() and self._floating(tensor):
             self._again.assumed.add(known.number)
             tracked = True

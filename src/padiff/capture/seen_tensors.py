@@ -28,7 +28,7 @@ class SeenTensors:
         """Where those first seen now are noted, by identity; None where nobody lets go of them before the end."""
         self.hooked: dict[int, Handle | None] = {}
         """Tensors whose gradient will be told, with what takes the hook off."""
-        self._waiting: list[tuple[Any, int]] = []
+        self._waiting: list[tuple[Any, Held]] = []
         """Tensors whose gradient is to be told and is not yet."""
         self._unhooked: set[int] = set()
         """Tensors that only ops were given so far, by number: nobody asked for their gradients."""
@@ -53,13 +53,13 @@ class SeenTensors:
             return held
         if hooked and known.number in self._unhooked:
             self._unhooked.discard(known.number)
-            self.hook(known.number, tensor)
+            self.hook(tensor, known)
         return known
 
     def first_sight(self, tensor: Any, version: int, hooked: bool) -> Held:
         """A tensor that was not seen as it is now. Whoever sees several asks for their gradients at once afterwards."""
         held = Held(self._adapter, tensor, version)
-        tracked = held.tracked = self.followed and self._requires_grad(tensor)
+        held.tracked = False
         if self.copying:
             held.secure()
             self._originals.append(tensor)
@@ -73,10 +73,11 @@ class SeenTensors:
         self._unindexed.append(held)
         if self.owned is not None:
             self.owned.append((key, held))
-        if tracked and self._hooks:
-            if hooked:
-                self._waiting.append((tensor, number))
-            else:
+        if hooked and self._hooks:
+            self._waiting.append((tensor, held))
+        elif self.followed and self._requires_grad(tensor):
+            held.tracked = True
+            if self._hooks:
                 self._unhooked.add(number)
         return held
 
@@ -92,14 +93,14 @@ class SeenTensors:
 
     # --- gradients
 
-    def hook(self, number: int, tensor: Any) -> None:
+    def hook(self, tensor: Any, seen: Held) -> None:
         """Have the gradient of a tensor told, once."""
-        if number in self.hooked:
+        if seen.number in self.hooked:
             return
         if not self._hooks:
-            self.hooked[number] = None
+            self.hooked[seen.number] = None
             return
-        self._follow(((tensor, number),), self.hooked)
+        self._follow(((tensor, seen),), self.hooked)
 
     def hook_those_seen(self) -> None:
         """Have the gradients told of tensors first seen lately."""
@@ -112,7 +113,7 @@ class SeenTensors:
         if self.followed and self._requires_grad(tensor):
             seen.tracked = True
             if self._hooks and seen.number not in self._unhooked:
-                self.hook(seen.number, tensor)
+                self.hook(tensor, seen)
 
     # --- writes
 

@@ -70,6 +70,8 @@ class Session:
         self._inside: tuple[Call, ...] | None = None
         self._drawn_before: Any = None
         self._buffers_before: SavedBuffers = []
+        self._buffers_kept: SavedBuffers = []
+        """What they will be when all is over."""
         self._gradients_before: list[tuple[Any, Any]] = []
         """Parameters that held a gradient before the last step, with a copy: steps may gather gradients."""
         self._under_way: Recorder | None = None
@@ -77,10 +79,19 @@ class Session:
     @contextmanager
     def prepared(self, *, training: bool) -> Iterator[None]:
         """Everything but what an optimizer is asked to change is put back afterwards."""
-        with preserved(self.live, buffers=not training):
+        with preserved(self.live, buffers=not training) as kept:
+            self._buffers_kept = kept
             self._randomness = random_state(self.live.adapter)
             self._statistics = RunningStatistics(self.live)
             yield
+
+    def fill_anew(self, fill: Callable[[], None]) -> None:
+        """The step that ran last has not been, and the model holds something else from the beginning."""
+        self.rewind()
+        fill()
+        self._statistics = RunningStatistics(self.live)
+        if self._buffers_kept:
+            self._buffers_kept[:] = saved_buffers(self.live)
 
     def run(
         self,

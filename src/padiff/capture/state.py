@@ -15,6 +15,9 @@ from padiff.frameworks import Adapter, cycles
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
+SavedBuffers = list[tuple[Any, str, Any, Any]]
+"""(module, name, buffer, copy) of every buffer."""
+
 _collector = threading.Lock()
 _sparing = False
 """Whether the collector is spared now, in whichever thread."""
@@ -43,8 +46,9 @@ def moved(adapter: Adapter, before: Any, after: Any) -> bool:
 
 
 @contextmanager
-def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
-    """Afterwards random state, train/eval flags, gradients and, on request, buffers are as they were before."""
+def preserved(live: LiveTree, *, buffers: bool) -> Iterator[SavedBuffers]:
+    """Afterwards random state, train/eval flags, gradients and, on request, buffers are as they were before; what the
+    buffers will be then is handed out."""
     adapter = live.adapter
     randomness = random_state(adapter)
     training = [adapter.is_training(module) for module in live.modules]
@@ -54,7 +58,7 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[None]:
         adapter.set_gradient(parameter, None)
     saved = saved_buffers(live) if buffers else []
     try:
-        yield
+        yield saved
     finally:
         restore_random_state(adapter, randomness)
         for module, flag in zip(live.modules, training, strict=True):
@@ -95,10 +99,6 @@ def spared_collector() -> Iterator[None]:
 def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:
     """paddle frees the memory of a gradient that is taken off its parameter."""
     return None if gradient is None else adapter.clone(gradient)
-
-
-SavedBuffers = list[tuple[Any, str, Any, Any]]
-"""(module, name, buffer, copy) of every buffer."""
 
 
 def saved_buffers(live: LiveTree) -> SavedBuffers:

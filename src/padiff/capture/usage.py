@@ -112,6 +112,13 @@ def _nobody_tells(module: Any) -> Iterable[Any]:
     return ()
 
 
+def used_as_defined(live: LiveTree) -> Usage:
+    """How a model uses its tensors if it does in the order in which it defines them."""
+    watch = UseWatch(live)
+    watch.goes_on_as_defined()
+    return watch.usage()
+
+
 def first_use(live: LiveTree, arguments: Arguments) -> tuple[Usage, Exception | None]:
     """Run forward once and see what is used when; nothing is left behind.
 

@@ -20,7 +20,7 @@ def as_given(base: Value, raw: Value, outcome: Outcome) -> Outcome:
     shows in what is returned."""
     if outcome.reason != "dtype" or outcome.numbers is None or outcome.numbers.max_abs:
         return outcome
-    if base.dtype.startswith(_MEASURED) or raw.dtype.startswith(_MEASURED):
+    if base.dtype != "bool" != raw.dtype and (base.dtype.startswith(_MEASURED) or raw.dtype.startswith(_MEASURED)):
         return outcome
     return replace(outcome, verdict="equal", reason=None)
 

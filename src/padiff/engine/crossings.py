@@ -27,16 +27,21 @@ class Crossings:
     def __init__(self) -> None:
         self._places: dict[tuple[int, ...], list[Array]] = {}
         """Shape to the numbers of a tensor that crossed, in C order."""
+        self.of_tensors: dict[tuple[int, int], Array] = {}
+        """The same by the numbers of base's and raw's tensor, where those were told."""
         self.mended = 0
         """Gradients in which raw went on with base's numbers."""
 
-    def look(self, base: Array, raw: Array) -> None:
+    def look(self, base: Array, raw: Array, numbers: tuple[int, int] | None = None) -> None:
         """Two tensors that agree: what is zero in one of them only?"""
         if base.shape != raw.shape or base.dtype.kind != "f" or not _rectified(base):
             return
         crossed = (base > 0) != (raw > 0)
         if crossed.any() and np.count_nonzero(crossed) <= max(1.0, FEW * base.size):
-            self._places.setdefault(raw.shape, []).append(np.flatnonzero(crossed))
+            places = np.flatnonzero(crossed)
+            self._places.setdefault(raw.shape, []).append(places)
+            if numbers is not None:
+                self.of_tensors[numbers] = places
 
     def concern(self, shape: tuple[int, ...]) -> bool:
         """Whether a gradient of this shape may have jumped."""

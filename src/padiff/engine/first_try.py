@@ -9,16 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from padiff.engine.assumed import Mistaken
 from padiff.engine.decide import settled
 from padiff.engine.matching import Matching
 from padiff.engine.result import Result
 from padiff.engine.verdict import unsure
 from padiff.records import Choice, WeightPlan
 
+Run = Callable[[Matching], tuple[Result, Matching]]
+"""Compares on what is given, and says on what it stood in the end."""
 
-def first_try(matching: Matching, run: Callable[[Matching], Result]) -> Result:
+
+def first_try(matching: Matching, run: Run) -> Result:
     """What a run says, once nothing is open that could be to blame for it."""
-    result, plan = run(matching), matching.plan
+    try:
+        result, matching = run(matching)
+    except Mistaken as mistaken:
+        result, matching = run(mistaken.matching)
+    plan = matching.plan
     if matching.settle is None:
         return result
     where = _settled_by(result, plan.choices)
@@ -26,7 +34,7 @@ def first_try(matching: Matching, run: Callable[[Matching], Result]) -> Result:
         return _with_plan(result, settled(plan, [0] * len(plan.choices), where))
     other = matching.settle()
     if any(choice.chosen for choice in other.plan.choices):
-        return run(other)
+        return run(other)[0]
     return _with_plan(result, other.plan)
 
 

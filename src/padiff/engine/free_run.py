@@ -12,18 +12,20 @@ from padiff.capture.one_step import Arguments
 from padiff.capture.recorder import Observer
 from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
+from padiff.engine.assumed import Trial
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.crossings import Crossings
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.lockstep import AHEAD, Lockstep
+from padiff.engine.matched import Matched
 from padiff.engine.randomness import Randomness
 from padiff.engine.shared import share_a_parameter
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.state import State
 from padiff.engine.widths import narrowed, product_dtypes
 from padiff.frameworks.compiled import compiled_parts
-from padiff.records import ModulePairs, Noise, StepComparison, StepTrace, Value, WeightPlan
+from padiff.records import Noise, StepComparison, StepTrace, Value
 
 LARGE = AHEAD
 """Bytes of a model, or of what flows through it, from which on both backward passes take turns: of what is smaller,
@@ -40,19 +42,19 @@ class FreeRun:
     def __init__(
         self,
         job: Job,
-        plan: WeightPlan,
-        modules: ModulePairs,
+        matched: Matched,
         base: Session,
         raw: Session,
         step: int,
         *,
-        twins: bool,
         drift: Mapping[str, float],
         keeping: Keeping,
         randomness: Randomness,
+        trial: Trial | None,
     ) -> None:
-        self._plan, self.modules, self._base, self._raw, self._step = plan, modules, base, raw, step
-        self._twins, self._drift, self._keeping, self._randomness = twins, drift, keeping, randomness
+        self._matched, self._base, self._raw, self._step = matched, base, raw, step
+        self._drift, self._keeping, self._randomness, self._trial = drift, keeping, randomness, trial
+        self.modules = matched.modules
         self.job = job
         """With wider tolerances, once a model turns out to compute in a narrower dtype than its tensors'."""
         self.compiled = bool(compiled_parts(job.base) or compiled_parts(job.raw))
@@ -61,7 +63,8 @@ class FreeRun:
         """How far rounding alone moves what base computes, where that is asked for."""
         self.watcher: SideBySide | None = None
         """Holds raw beside base, from when base has run."""
-        self._crossings: Crossings | None = None
+        self.crossings: Crossings | None = None
+        """Numbers that fell to either side of a kink, where those are put right."""
         self.notes: list[str] = []
         self.doubts: list[str] = []
         """What keeps the step from supporting a verdict."""
@@ -143,11 +146,31 @@ class FreeRun:
 
     def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
         """Raw beside what base did."""
-        arguments = self.job.arguments()[1]
-        told = self._keeping.raw.beside(self._step, self._watching(base))
-        return self._randomness.run_raw(
-            base.calls, lambda: self.run_side(1, arguments, told, backward=backward), lambda: self.forward_of(1)
-        )
+        trial = self._trial
+        if trial is not None and trial.found is None and self._raw.listen is not None:
+            # Whom it is to draw like must be known when it runs.
+            trial.look_first(base, self.job.arguments()[1])
+            self.modules = self._matched.modules
+        return self._randomness.run_raw(base.calls, lambda: self._runs_raw(base, backward), lambda: self.forward_of(1))
+
+    def _runs_raw(self, base: StepTrace, backward: bool) -> StepTrace:
+        arguments, trial = self.job.arguments()[1], self._trial
+        if trial is not None and trial.found is None:
+            follow = self.job.backward and backward
+            found = trial.run(base, self._step, arguments, backward=follow, beside=lambda: self._told(base))
+            if found is not None:
+                return found
+            arguments = self.job.arguments()[1]
+            return self.run_side(1, arguments, self._told(base), backward=backward)
+        return self.run_side(1, arguments, self._beside(base), backward=backward)
+
+    def _told(self, base: StepTrace) -> Observer:
+        """Who is told what raw does, now that it is known what belongs together."""
+        self.modules = self._matched.modules
+        return self._beside(base)
+
+    def _beside(self, base: StepTrace) -> Observer:
+        return self._keeping.raw.beside(self._step, self._watching(base))
 
     def _in_lockstep(self) -> StepComparison | None:
         """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
@@ -199,9 +222,11 @@ class FreeRun:
 
     def _watching(self, base: StepTrace) -> SideBySide:
         job = self.job
-        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self._twins)
-        self._crossings = Crossings() if self._kinks_matter(base) else None
-        self.watcher = SideBySide(base, pairing, job.tolerance, job.base.tree, self._twins, self.noise, self._crossings)
+        pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self._matched.twins)
+        self.crossings = Crossings() if self._kinks_matter(base) else None
+        self.watcher = SideBySide(
+            base, pairing, job.tolerance, job.base.tree, self._matched.twins, self.noise, self.crossings
+        )
         return self.watcher
 
     def _finished(self, base_trace: StepTrace, raw_trace: StepTrace) -> StepComparison:
@@ -209,9 +234,9 @@ class FreeRun:
         assert self.watcher is not None
         self._keeping.raw.ran(raw_trace)
         done = replace(self.watcher.finish(raw_trace), base=base_trace)
-        if self._crossings is not None and self._crossings.mended:
+        if self.crossings is not None and self.crossings.mended:
             self.notes.append(WENT_ON)
-        state = State(job, self._plan, self._step, self.noise)
+        state = State(job, self._matched.plan, self._step, self.noise)
         found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, done.comparisons)]
         if job.backward:
             gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)

@@ -40,6 +40,28 @@ def not_made_of(faults: list[Fault], unreplaced: frozenset[int], calls: Iterable
     ]
 
 
+def of_like_borders(
+    faults: list[Fault], state: Iterable[Comparison], comparisons: Iterable[Comparison], calls: Iterable[Call]
+) -> list[Fault]:
+    """Without what is sent back by calls that return more or less than their partners, or around them, where something
+    else is wrong: what arrives at such outputs cannot be told to be base's, and is shared out differently."""
+    sized = {
+        one.raw_call
+        for one in comparisons
+        if (one.phase, one.role) == ("forward", "output") and one.outcome.reason == "shape"
+    }
+    if not sized:
+        return faults
+    parents = parents_of(calls)
+    unlike = set[int]().union(*(outward(index, parents) for index in sized))
+    kept = [
+        fault
+        for fault in faults
+        if fault.phase == "forward" or fault.comparison.role != "input" or fault.raw.index not in unlike
+    ]
+    return kept if kept or any(not one.agrees for one in state) else faults
+
+
 def without_extra_calls(located: Located) -> tuple[Comparison, ...]:
     """Without gradients of parameters that only differ because their module is called once more, or once less, by code
     that was found to go wrong."""

@@ -17,7 +17,7 @@ from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.gallery import Gallery
-from padiff.engine.inherited import not_made_of, without_inherited
+from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
@@ -164,6 +164,8 @@ def localise(
     if run.lost and any(fault.phase == "forward" for fault in faults):
         faults = [fault for fault in faults if fault.phase == "forward"]
     faults = not_made_of(faults, run.unreplaced, found.calls)
+    if not pairing.alike:
+        faults = of_like_borders(faults, judged, run.compared.comparisons, found.calls)
     feeder = feeder_of(reference, pairing, partial(beside, alike))
     scenes = Scenes(
         job,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from padiff.align import pair_modules
-from padiff.capture.one_step import note
-from padiff.capture.usage import first_use
+from padiff.capture.one_step import Arguments, note
+from padiff.capture.usage import first_use, used_as_defined
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.decide import decide, settled_by_values
 from padiff.engine.job import Job
 from padiff.engine.outputs import Places, paired_outputs, places_in_common
 from padiff.engine.stored import StoredTree
 from padiff.errors import ArgumentError
-from padiff.frameworks.compiled import eagerly
+from padiff.frameworks.compiled import compiled_parts, eagerly
+from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Anchors,
     Group,
+    ModulePairs,
+    Rules,
     Tolerance,
     Usage,
     WeightEntry,
@@ -25,7 +29,7 @@ from padiff.records import (
     WeightProblem,
 )
 from padiff.weights import plan_by_use, plan_weights
-from padiff.weights.by_use import Proposal
+from padiff.weights.by_use import Proposal, hold_the_same
 from padiff.weights.rules import entries_of
 from padiff.weights.special import special_kinds
 from padiff.weights.words import words_of
@@ -44,6 +48,8 @@ class Matching:
     """What a model raised when it was run to see how it uses its tensors, where that may be why they don't fit."""
     settle: Callable[[], Matching] | None = None
     """Settles, by running raw with each option, the choices that were left at their defaults; None where none are."""
+    by_use: Callable[[Usage], Matching] | None = None
+    """What holds instead, once it was seen how raw uses its tensors, where that is only assumed so far."""
 
 
 def match(job: Job, *, run: bool, lazily: bool = False) -> Matching:
@@ -63,16 +69,40 @@ def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
     told = plan.special or rules.pairs or rules.base_skip or rules.raw_skip
     if plan.special or (not plan.problems and (told or _same_names(plan))):
         return Matching(plan)
-    uses, raised = [Usage(), Usage()], None
-    if run:
-        uses, raised = _uses(job)
+    planned = partial(_by_use, job, plan, rules, lazily=lazily)
+    if not run:
+        return planned((Usage(), Usage()), None)
+    if job.uses is not None:
+        return planned(job.uses, None)
+    given = job.arguments()
+    base, raised = _use_of("base", job.base, given[0])
+    if lazily and raised is None and _may_assume(job, base):
+        assumed = planned((base, used_as_defined(job.raw)), None)
+        if assumed.anchors is not None and not assumed.plan.problems:
+            return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=True))
+    raw, other = _use_of("raw", job.raw, given[1])
+    return planned((base, raw), raised or other)
+
+
+def _by_use(
+    job: Job,
+    plan: WeightPlan,
+    rules: Rules,
+    uses: tuple[Usage, Usage],
+    raised: Exception | None,
+    *,
+    lazily: bool,
+    filled: bool = False,
+) -> Matching:
+    """What both models' use of their tensors says beside ``plan``, which was made at rest; where one ``raised``, it was
+    seen up to there. ``filled``: what raw holds was put there by us, and says nothing."""
     found = plan_by_use(
         job.base,
         job.raw,
         uses[0],
         uses[1],
         (rules.base_skip, rules.raw_skip),
-        values=_apart(job) or _equal_already(uses),
+        values=not filled and (_apart(job) or _equal_already(uses)),
         lossy=bool(job.tolerance.narrow),
     )
     other = found.plan
@@ -95,7 +125,15 @@ def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
     return _matched(job, found, other, uses)
 
 
-def _matched(job: Job, found: Proposal, plan: WeightPlan, uses: Sequence[Usage]) -> Matching:
+def _may_assume(job: Job, base: Usage) -> bool:
+    """Whether raw may be taken to use its tensors as it defines them until it runs: where its values don't tell, and
+    where its first run can be watched as it is held against base's."""
+    if job.ops is not None or job.tolerance.mode != "auto" or compiled_parts(job.base) or compiled_parts(job.raw):
+        return False
+    return not hold_the_same(job.base, job.raw, base)
+
+
+def _matched(job: Job, found: Proposal, plan: WeightPlan, uses: tuple[Usage, Usage]) -> Matching:
     """What a plan by order of use, its choices settled, says about modules and outputs."""
     anchors = found.anchors(plan)
     anchors = replace(anchors, groups=tuple(_with_heads(job, group, plan) for group in anchors.groups))
@@ -181,20 +219,18 @@ def alike(job: Job) -> frozenset[tuple[str, str]]:
     return special_kinds(job.base.adapter.name, job.raw.adapter.name)
 
 
-def _uses(job: Job) -> tuple[list[Usage], Exception | None]:
-    """How both models use their tensors, one that raises as far as it comes; and the first that was raised."""
-    if job.uses is not None:
-        return list(job.uses), None
-    found: list[Usage] = []
-    first: Exception | None = None
-    for side, live, one in zip(("base", "raw"), (job.base, job.raw), job.arguments(), strict=True):
-        usage, error = first_use(live, one)
-        found.append(usage)
-        if error is not None and first is None:
-            why = "run first to see in which order it uses its weights, since names don't tell how to fill raw"
-            note(error, f"padiff: raised by the {side} model {live.tree.name} ({live.adapter.name}), {why}")
-            first = error
-    return found, first
+def modules_of(job: Job, matching: Matching) -> ModulePairs:
+    """Which modules belong together."""
+    return pair_modules(job.base.tree, job.raw.tree, replace(job.rules, alike=alike(job)), anchors=matching.anchors)
+
+
+def _use_of(side: str, live: LiveTree, arguments: Arguments) -> tuple[Usage, Exception | None]:
+    """How a model uses its tensors, as far as it comes; and what it raised."""
+    usage, error = first_use(live, arguments)
+    if error is not None:
+        why = "run first to see in which order it uses its weights, since names don't tell how to fill raw"
+        note(error, f"padiff: raised by the {side} model {live.tree.name} ({live.adapter.name}), {why}")
+    return usage, error
 
 
 def _same_names(plan: WeightPlan) -> bool:

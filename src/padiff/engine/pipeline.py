@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from padiff.align import pair_modules
 from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
+from padiff.engine.assumed import Mistaken, Trial
 from padiff.engine.dumping import TraceWriter
 from padiff.engine.interrupted import Told, hand_over, told_of
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeper, Keeping
-from padiff.engine.matching import Matching, alike
+from padiff.engine.matched import Matched
+from padiff.engine.matching import Matching, modules_of
 from padiff.engine.projection import Projection
 from padiff.engine.randomness import Randomness
 from padiff.engine.result import Result
@@ -23,7 +24,7 @@ from padiff.engine.verdict import result_of
 from padiff.frameworks.compiled import compiled_note, without_backward
 from padiff.records import (
     Divergence,
-    ModulePairs,
+    Interruption,
     StepComparison,
     WeightPlan,
 )
@@ -41,17 +42,16 @@ def run_job(
     on_step: Callable[[StepComparison], None] | None = None,
     watch: Callable[[Look], None] | None = None,
     dumps: tuple[TraceWriter | None, TraceWriter | None] = (None, None),
-) -> Result:
-    """Run all steps, or up to the first that diverges; ``copied`` says whether raw holds base's weights now.
+) -> tuple[Result, Matching]:
+    """Run all steps, or up to the first that diverges, and say on what matching that stands in the end; ``copied``
+    says whether raw holds base's weights now.
 
     ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come; ``dumps``
-    are told what base and raw do.
+    are told what base and raw do. Raises ``Mistaken`` where what was assumed of raw is so wrong that base runs again.
     """
-    plan = matching.plan
-    rules = replace(job.rules, alike=alike(job))
-    modules = pair_modules(job.base.tree, job.raw.tree, rules, anchors=matching.anchors)
-    base = Session(job.base, "base", _watched(job, modules, "base"))
-    raw = Session(job.raw, "raw", _watched(job, modules, "raw"))
+    matched = Matched(matching.plan, modules_of(job, matching), twins=matching.anchors is None)
+    base = Session(job.base, "base", matched.modules.recorded(0))
+    raw = Session(job.raw, "raw", matched.modules.recorded(1))
     base.repeatable = raw.repeatable = True
     base.ops = raw.ops = None if job.ops is None else WantedOps(layers=job.ops == "all")
     base.loss_outputs, raw.loss_outputs = matching.outputs
@@ -69,34 +69,40 @@ def run_job(
         why = "compiled in eval mode, which gives no gradients: only forward was compared (train() them to change that)"
         notes.append(f"{' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} {why}")
         job = replace(job, backward=False)
-    after = AfterStep(job, plan, base)
-    randomness = Randomness(job, modules, base, raw, twins=matching.anchors is None)
+    after = AfterStep(job, matched.plan, base)
+    randomness = Randomness(job, matched, base, raw)
+    trial = None if matching.by_use is None else Trial(job, matching, matched, base, raw)
     drift: Mapping[str, float] = {}
     keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
+
+    def outcome(done: list[StepComparison], places: list[Divergence], stopped: Interruption | None = None) -> Result:
+        plan = matched.plan
+        return result_of(job, plan if copied else None, plan, matched.modules, done, places, notes, doubts, stopped)
+
     with ExitStack() as stack:
         for session in (base, raw):
             stack.enter_context(session.prepared(training=job.optimizers is not None))
         for step in range(job.steps):
             one = Step(
                 job,
-                plan,
-                modules,
+                matched,
                 base,
                 raw,
                 step,
                 after,
-                twins=matching.anchors is None,
                 drift=drift,
                 keeping=keeping,
                 randomness=randomness,
+                trial=trial,
             )
             try:
                 done, found = one.run()
+            except Mistaken:
+                raise
             except Exception as error:
                 told = _told_of(one, error)
                 if told is not None:
-                    rest = job, plan if copied else None, plan, modules, [*steps, told[0]], told[1], notes, doubts
-                    hand_over(error, result_of(*rest, interruption=told[2]), told[2])
+                    hand_over(error, outcome([*steps, told[0]], told[1], told[2]), told[2])
                 raise
             job, drift = one.job, one.drift
             notes += [note for note in (*one.notes, *_compiled(one), *randomness.notes()) if note not in notes]
@@ -106,8 +112,8 @@ def run_job(
                 on_step(done)
             if found:
                 break
-    result = result_of(job, plan if copied else None, plan, modules, steps, found, notes, doubts)
-    return replace(result, replayed=randomness.replayed)
+    held = matching if trial is None or trial.found is None else trial.found
+    return replace(outcome(steps, found), replayed=randomness.replayed), held
 
 
 def _compiled(step: Step) -> list[str]:
@@ -132,13 +138,6 @@ def _under_way(base: Session, raw: Session) -> tuple[str, int, int] | None:
             done, before = found
             return session.side, done, max(done, before or len(session.nodes))
     return None
-
-
-def _watched(job: Job, modules: ModulePairs, side: str) -> frozenset[int]:
-    """Nodes whose calls are recorded: all that may pair, and those that stay alone, so that they are listed."""
-    paired = {pair[0 if side == "base" else 1] for pair in modules.pairs}
-    alone = set(modules.base_alone if side == "base" else modules.raw_alone)
-    return frozenset(paired | alone | {0})
 
 
 def copy_weights(job: Job, plan: WeightPlan) -> None:

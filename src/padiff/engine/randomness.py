@@ -11,6 +11,7 @@ from padiff.capture.draws import Listener
 from padiff.capture.replay import Replay, itself
 from padiff.capture.session import Session
 from padiff.engine.job import Job
+from padiff.engine.matched import Matched
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, DrawGap, ModulePairs, StepTrace
 
@@ -28,8 +29,8 @@ class Randomness:
     generator has moved nevertheless, it runs once more with somebody listening.
     """
 
-    def __init__(self, job: Job, modules: ModulePairs, base: Session, raw: Session, *, twins: bool) -> None:
-        self._job, self._modules, self._base, self._raw, self._twins = job, modules, base, raw, twins
+    def __init__(self, job: Job, matched: Matched, base: Session, raw: Session) -> None:
+        self._job, self._matched, self._base, self._raw = job, matched, base, raw
         self._replays = job.randomness == "replay"
         self._draws = {session.side: self._replays and looks_random(session.live) for session in (base, raw)}
         self.gaps: tuple[DrawGap, ...] = ()
@@ -101,7 +102,7 @@ class Randomness:
         return told_gaps(self.gaps)
 
     def _beside(self, calls: Sequence[Call]) -> Replay:
-        return replay_beside(self._job, self._modules, calls, self._log, twins=self._twins)
+        return replay_beside(self._job, self._matched.modules, calls, self._log, twins=self._matched.twins)
 
 
 def replay_beside(job: Job, modules: ModulePairs, calls: Sequence[Call], log: Listener, *, twins: bool) -> Replay:

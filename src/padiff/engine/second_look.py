@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from padiff.records import Comparison, Tolerance
+from padiff.records import Comparison, StepComparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
@@ -31,6 +31,22 @@ def wants_second_look(comparisons: Iterable[Comparison], tolerance: Tolerance) -
         if one.outcome.numbers is not None:
             largest[one.phase] = max(largest.get(one.phase, 0.0), one.outcome.numbers.base_rms)
     return any(_suspicious(one, largest.get(one.phase, 0.0)) for one in known)
+
+
+def without_idle_inputs(done: StepComparison) -> list[Comparison]:
+    """Without what calls are given besides, in whatever form (a mask), where all that they return agrees: who uses it
+    would show. What a call is given first may be wrong and taken away by a norm, and counts."""
+    firsts = {call.index: call.inputs[0].tensor for _, call in done.pairs if call.inputs}
+    outputs: dict[int, bool] = {}
+    for one in done.comparisons:
+        if one.phase == "forward" and one.role == "output":
+            outputs[one.raw_call] = outputs.get(one.raw_call, True) and one.agrees
+
+    def idle(one: Comparison) -> bool:
+        besides = (one.phase, one.role) == ("forward", "input") and firsts.get(one.raw_call) != one.tensor
+        return besides and not one.agrees and outputs.get(one.raw_call, False)
+
+    return [one for one in done.comparisons if not idle(one)]
 
 
 def _suspicious(comparison: Comparison, largest: float) -> bool:

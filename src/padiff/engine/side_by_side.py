@@ -170,7 +170,7 @@ class SideBySide:
             return False
         key = (base.tensor, raw.tensor)
         if key not in self._outcomes:
-            self._outcomes[key] = self._values_of(base.value, raw.value, self._allowed(base.tensor))
+            self._outcomes[key] = self._tensors(base, raw)
         return self._outcomes[key].agrees
 
     def _allowed(self, tensor: int, *, gradients: bool = False) -> Tolerance:
@@ -296,7 +296,7 @@ class SideBySide:
                 continue
             outcome = self._outcomes.get(key)
             if outcome is None:
-                outcome = self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
+                outcome = self._outcomes[key] = self._tensors(one, other)
             if role == "input":
                 outcome = as_given(one.value, other.value, outcome)
             self._picture("forward", outcome, one.value, other.value, result=role == "output" and raw.parent < 0)
@@ -326,7 +326,7 @@ class SideBySide:
             drawn = role == "output" and raw.parent < 0 and math.prod(other.value.shape) <= MOST_AGREEING
             there = None if drawn else compared_there(one.value, other.value, self._allowed(one.tensor))
             if one.value.overwritten or other.value.overwritten:
-                self._outcomes[key] = self._values_of(one.value, other.value, self._allowed(one.tensor))
+                self._outcomes[key] = self._tensors(one, other)
             elif there is not None:
                 self._outcomes[key] = there
             else:
@@ -348,7 +348,7 @@ class SideBySide:
                     outcome = as_masks(*arrays, outcome)
                 self._outcomes[key] = outcome
                 if self._crossings is not None and outcome.verdict == "rounding":
-                    self._crossings.look(*arrays)
+                    self._crossings.look(*arrays, key)
                 if not outcome.agrees:
                     self._gallery.see("forward", outcome, *arrays)
             outcome = self._outcomes[key]
@@ -384,8 +384,18 @@ class SideBySide:
         if told is not None:
             self._unmatched.append(told)
 
+    def _tensors(self, base: Slot, raw: Slot) -> Outcome:
+        numbers = base.tensor, raw.tensor
+        return self._values_of(base.value, raw.value, self._allowed(base.tensor), numbers=numbers)
+
     def _values_of(
-        self, base: Value, raw: Value, tolerance: Tolerance, gradients: bool = False, masks: bool = False
+        self,
+        base: Value,
+        raw: Value,
+        tolerance: Tolerance,
+        gradients: bool = False,
+        masks: bool = False,
+        numbers: tuple[int, int] | None = None,
     ) -> Outcome:
         for side, value in (("base", base), ("raw", raw)):
             if value.overwritten:
@@ -399,7 +409,7 @@ class SideBySide:
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
         outcome = compare_in_any_layout(expected, found, tolerance, gradients=gradients, loosely=not self._alike)
         if self._crossings is not None and outcome.verdict == "rounding" and not gradients:
-            self._crossings.look(expected, found)
+            self._crossings.look(expected, found, numbers)
         return outcome
 
     def _picture(self, phase: Phase, outcome: Outcome, base: Value, raw: Value, *, result: bool = False) -> None:

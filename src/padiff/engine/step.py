@@ -9,17 +9,20 @@ from dataclasses import replace
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
+from padiff.engine.assumed import Trial
 from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
 from padiff.engine.free_run import FreeRun
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
 from padiff.engine.lent import lent_weights
+from padiff.engine.levelled import NOTE, agree_levelled, may_be_levelled, without_gradients
 from padiff.engine.localise import Located, localise
 from padiff.engine.lone_outputs import with_lone_outputs
+from padiff.engine.matched import Matched
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
-from padiff.engine.second_look import explained, on_kinks, wants_second_look
+from padiff.engine.second_look import explained, on_kinks, wants_second_look, without_idle_inputs
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
 from padiff.engine.trips import with_trips
@@ -41,24 +44,22 @@ class Step:
     def __init__(
         self,
         job: Job,
-        plan: WeightPlan,
-        modules: ModulePairs,
+        matched: Matched,
         base: Session,
         raw: Session,
         step: int,
         after: AfterStep,
         *,
-        twins: bool,
         drift: Mapping[str, float],
         keeping: Keeping,
         randomness: Randomness,
+        trial: Trial | None,
     ) -> None:
         self.keeping, self.randomness = keeping, randomness
         self.after = after
-        self.plan, self.modules, self.base, self.raw = plan, modules, base, raw
-        self.step, self.twins = step, twins
+        self._matched, self.base, self.raw, self.step = matched, base, raw, step
         self.free = FreeRun(
-            job, plan, modules, base, raw, step, twins=twins, drift=drift, keeping=keeping, randomness=randomness
+            job, matched, base, raw, step, drift=drift, keeping=keeping, randomness=randomness, trial=trial
         )
         self.seen_into = False
         """Whether a second look was taken."""
@@ -75,6 +76,19 @@ class Step:
         return self.free.job
 
     @property
+    def plan(self) -> WeightPlan:
+        return self._matched.plan
+
+    @property
+    def modules(self) -> ModulePairs:
+        """Which modules belong together, and since both ran, which calls do that are cut to stretches."""
+        return self.free.modules
+
+    @property
+    def twins(self) -> bool:
+        return self._matched.twins
+
+    @property
     def compiled(self) -> bool:
         """Some part of a model is compiled: what is seen inside is its eager form, and proves nothing about it."""
         return self.free.compiled
@@ -84,7 +98,6 @@ class Step:
         if self.job.single_step is not None:
             return single_step(self, self.job.single_step)
         done = self.free.run()
-        self.modules = self.free.modules
         with ExitStack() as stack:
             if self._draws_apart(done):
                 for session in (self.base, self.raw):
@@ -111,11 +124,14 @@ class Step:
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
-        if done.doubtful or wants_second_look(done.comparisons, job.tolerance):
+        if done.doubtful or wants_second_look(without_idle_inputs(done), job.tolerance):
             with lent_weights(job, self.plan) if self._trained else nullcontext():
                 second = self.second_look(done)
                 by_rounding = job.tolerance.mode == "auto" and not self.compiled
-                if second is not None and by_rounding and may_be_kinks(second.faults, second.state):
+                if second is not None and by_rounding and self._agree_levelled(second):
+                    second = without_gradients(second)
+                    done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
+                elif second is not None and by_rounding and may_be_kinks(second.faults, second.state):
                     second = self._without_kinks(done, second)
                     if not second.faults and all(one.agrees for one in second.state):
                         done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
@@ -186,6 +202,17 @@ class Step:
             return first
         why = "in their eager form the models agree: look at what the compiler made of them"
         return replace(first, note=f"{first.note}; {why}" if first.note else why)
+
+    def _agree_levelled(self, second: Located) -> bool:
+        """Whether numbers that crossed a kink are all there is to gradients that differ."""
+        crossed = None if self.free.crossings is None else self.free.crossings.of_tensors
+        if not crossed or not may_be_levelled(second):
+            return False
+        state = State(self.job, self.plan, self.step, self.free.noise)
+        agree = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossed)
+        if agree:
+            self.notes.append(NOTE)
+        return agree
 
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from types import MethodType
 from typing import Any, NamedTuple
 
 from padiff.frameworks.paddle_arrays import cast, to_native
-from padiff.frameworks.protocol import Follow, GradientSink, Handle, See
+from padiff.frameworks.protocol import Follow, GradientSink, Handle, See, Seen
 
 
 class _GradientHandle(NamedTuple):
@@ -27,8 +27,24 @@ class _GradientHandle(NamedTuple):
             tensor._remove_grad_hook(self.hook)
 
 
-_handle: Callable[[type[_GradientHandle], Sequence[Any]], _GradientHandle] = tuple.__new__
-"""In less time than its own way of being made takes."""
+_ALL = -1
+"""No tensor has this number."""
+
+
+class _Hooks:
+    """Hooks of many tensors, which others keep."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on: list[tuple[Seen, int]] = []
+
+    def remove(self) -> None:
+        for seen, hook in self.on:
+            tensor = seen.live()
+            if tensor is not None:
+                tensor._remove_grad_hook(hook)
+        self.on.clear()
 
 
 def on_gradient(tensor: Any, callback: See) -> Handle | None:
@@ -61,10 +77,15 @@ def keeping(sink: GradientSink) -> Follow:
         if sink.made is not None:
             sink.made(number, gradient)
 
-    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
-        for tensor, number in tensors:
+    hooks = _Hooks()
+
+    def follow(tensors: Iterable[tuple[Any, Seen]], handles: dict[int, Handle | None]) -> None:
+        handles[_ALL] = hooks
+        for tensor, seen in tensors:
             if not tensor.stop_gradient:
-                hook = tensor._register_grad_hook(MethodType(told, number))
-                handles[number] = _handle(_GradientHandle, (weakref.ref(tensor), hook))
+                seen.tracked = True
+                number = seen.number
+                handles[number] = None
+                hooks.on.append((seen, tensor._register_grad_hook(MethodType(told, number))))
 
     return follow

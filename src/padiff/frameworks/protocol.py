@@ -60,9 +60,22 @@ class Handle(Protocol):
     def remove(self) -> None: ...
 
 
-Follow = Callable[[Iterable[tuple[Any, int]], dict[int, Handle | None]], None]
-"""Has the gradients of tensors told, which come with their numbers. What takes a hook off is put under the number;
-nothing for a tensor that will have no gradient."""
+class Seen(Protocol):
+    """A tensor that was seen in a run."""
+
+    number: int
+    tracked: bool
+    """Whether it takes part in backward."""
+
+    def live(self) -> Any | None:
+        """The framework's tensor, while no copy of it was taken."""
+        ...
+
+
+Follow = Callable[[Iterable[tuple[Any, Seen]], dict[int, Handle | None]], None]
+"""Has the gradients of tensors told, under the numbers they were seen with. Those that take part in backward are
+marked, and their numbers put down, with what takes their hook off; that of many may be put under one, of none of
+them."""
 
 
 class Measured(NamedTuple):

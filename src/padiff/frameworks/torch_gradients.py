@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C import _len_torch_function_stack
 
-from padiff.frameworks.protocol import Follow, GradientSink, Handle, See
+from padiff.frameworks.protocol import Follow, GradientSink, Handle, See, Seen
 from padiff.frameworks.torch_arrays import to_native
 
 _KEY = -1
@@ -65,10 +65,12 @@ def keeping(sink: GradientSink) -> Follow:
         if sink.made is not None:
             sink.made(number, gradient)
 
-    def follow(tensors: Iterable[tuple[Any, int]], handles: dict[int, Handle | None]) -> None:
-        for tensor, number in tensors:
+    def follow(tensors: Iterable[tuple[Any, Seen]], handles: dict[int, Handle | None]) -> None:
+        for tensor, seen in tensors:
+            number = seen.number
             handle = _hooked(tensor, MethodType(told, number))
             if handle is not None:
+                seen.tracked = True
                 handles[number] = handle
 
     return follow

@@ -156,5 +156,10 @@ class ModulePairs(PlainData):
     stretches: tuple[Stretch, ...] = ()
     """Calls of raw that do together what one of base does; known once both have run."""
 
+    def recorded(self, side: int) -> frozenset[int]:
+        """Nodes of base (0) or raw whose calls are recorded: all that may pair, and those that stay alone, so that they
+        are listed."""
+        return frozenset({pair[side] for pair in self.pairs} | set((self.base_alone, self.raw_alone)[side]) | {0})
+
     def base_of(self) -> dict[int, int]:
         return {raw: base for base, raw in self.pairs}

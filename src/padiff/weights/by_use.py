@@ -32,6 +32,7 @@ from padiff.weights.fitting import UnitPair
 from padiff.weights.repeated import repeated
 from padiff.weights.rows import Held
 from padiff.weights.sets import Flow, settle
+from padiff.weights.telling import by_values
 from padiff.weights.unfilled import Beside, homeless, unfilled
 from padiff.weights.units import Unit, units_of
 
@@ -82,6 +83,11 @@ def plan_by_use(
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
     wrapped = [_at_wrapper(pair, (base, raw), (base_use, raw_use)) for pair in pairs]
     return Proposal(plan, wrapped, questions, (base_use, raw_use))
+
+
+def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
+    """Whether most of what both models hold are the same numbers, by order of base's ``use``."""
+    return bool(by_values(units_of(base, use), units_of(raw, Usage())))
 
 
 def _at_wrapper(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Usage, Usage]) -> UnitPair:

@@ -1,0 +1,120 @@
+"""Raw is filled before anybody has seen in which order it uses its tensors, and its first run tells whether rightly.
+
+Most models use their tensors in the order in which they define them. So that order is taken for granted, and raw runs
+beside base as if all were known, and is watched. When its forward is over, the plan is made again of what was seen.
+Mostly the same tensors come from the same places, and nothing has to run twice. Only where they don't, raw is filled
+anew and runs again. Which modules belong together is told by what was seen in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from padiff.capture.late import Late
+from padiff.capture.one_step import Arguments
+from padiff.capture.recorder import Observer
+from padiff.capture.session import Session
+from padiff.capture.state import spared_collector
+from padiff.capture.usage import UseWatch, first_use
+from padiff.engine.families import floating
+from padiff.engine.job import Job
+from padiff.engine.matched import Matched
+from padiff.engine.matching import Matching, modules_of
+from padiff.engine.projection import Projection
+from padiff.records import Array, StepTrace, WeightPlan
+from padiff.weights import apply_plan
+
+
+class Mistaken(Exception):
+    """Raw turned out to be such that base has to run again, too."""
+
+    def __init__(self, matching: Matching) -> None:
+        super().__init__()
+        self.matching = matching
+
+
+class Trial:
+    """The first run of raw, on what is assumed."""
+
+    def __init__(self, job: Job, matching: Matching, matched: Matched, base: Session, raw: Session) -> None:
+        assert matching.by_use is not None
+        self._job, self._assumed, self._matched, self._base, self._raw = job, matching, matched, base, raw
+        self._by_use = matching.by_use
+        self.found: Matching | None = None
+        """What is known, once raw has run."""
+
+    def run(
+        self,
+        base: StepTrace,
+        step: int,
+        arguments: Arguments,
+        *,
+        backward: bool,
+        beside: Callable[[], Observer],
+    ) -> StepTrace | None:
+        """Raw's forward, then what it says, then backward; ``beside`` makes who is told of it all, when it is known
+        what belongs together. None where raw was filled wrongly: it is as before then, and filled rightly."""
+        job, raw, late, watch = self._job, self._raw, Late(), UseWatch(self._job.raw)
+        with (
+            spared_collector(),
+            raw.begun(step, arguments, loss_fn=job.losses[1], backward=backward, observer=late) as running,
+        ):
+            try:
+                with watch.watching():
+                    seen = running.forward()
+            except Exception:
+                self.found = self._assumed
+                late.hand_on(beside())
+                raise
+            if self._stands(base, self._by_use(watch.usage(_returned(seen)))):
+                late.hand_on(beside())
+                return running.backward()
+        raw.fill_anew(self._fill)
+        return None
+
+    def look_first(self, base: StepTrace, arguments: Arguments) -> None:
+        """Have raw run just to see how it uses its tensors."""
+        usage, error = first_use(self._job.raw, arguments)
+        found = self._assumed if error is not None else self._by_use(usage)
+        if not self._stands(base, found):
+            self._raw.stand_ready()
+            self._raw.fill_anew(self._fill)
+
+    def _stands(self, base: StepTrace, found: Matching) -> bool:
+        """Whether raw is filled as it should be; what belongs together is known from now on."""
+        self.found, modules = found, modules_of(self._job, found)
+        before = self._matched
+        if found.plan.problems or found.anchors is None or not self._follows_rightly(base, found):
+            raise Mistaken(found)
+        if any(modules.recorded(side) != before.modules.recorded(side) for side in (0, 1)):
+            raise Mistaken(found)
+        same = _filling(found.plan) == _filling(before.plan)
+        self._matched.plan, self._matched.modules = found.plan, modules
+        return same
+
+    def _follows_rightly(self, base: StepTrace, found: Matching) -> bool:
+        """Whether base's backward began with nothing but what raw returns, too."""
+        if found.outputs[0] is None or not self._job.backward or self._job.losses != (None, None):
+            return True
+        root = next((call for call in base.calls if call.parent < 0), None)
+        followed = {slot.name for slot in (() if root is None else root.outputs) if slot.tracked}
+        return Projection.possible(self._job) and bool(followed) and followed <= found.outputs[0]
+
+    def _fill(self) -> None:
+        with self._base.again():  # as it was before the step, which it has run already
+            apply_plan(self._job.base, self._job.raw, self._matched.plan)
+
+
+def _filling(plan: WeightPlan) -> dict[str, object]:
+    """Where each tensor comes from, whatever says so."""
+    return {e.path: (e.sources, e.axis, e.stack, e.heads, e.written) for e in plan.entries}
+
+
+def _returned(seen: StepTrace) -> tuple[tuple[str, Array], ...]:
+    """The floating tensors that the model returned, each once."""
+    root = next((call for call in seen.calls if call.parent < 0), None)
+    found: dict[int, tuple[str, Array]] = {}
+    for slot in () if root is None else root.outputs:
+        if slot.tensor not in found and floating(slot.value):
+            found[slot.tensor] = slot.name, slot.value.numpy()
+    return tuple(found.values())
