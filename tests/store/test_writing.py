@@ -369,6 +369,23 @@ def test_memory_is_lent_up_to_its_limit_and_given_out_again() -> None:
     assert found[1:] == [None]
 
 
+def test_the_next_memory_is_made_ready_while_the_last_is_filled() -> None:
+    slabs = Slabs(size=100, limit=250)
+    first = slabs.take(10)
+    assert first is not None
+    slabs.look_ahead()
+    slabs.look_ahead()
+    second = slabs.take(10)
+    assert second is not None
+    assert second is not first
+    slabs.look_ahead()  # there is no room for a third
+    slabs.give(first)
+    assert slabs.take(10) is first
+    slabs.stop()
+    slabs.look_ahead()
+    assert slabs.take(10) is None
+
+
 def test_tensors_of_any_layout_lie_aligned_and_side_by_side() -> None:
     slab = Slab(1000)
     arrays: list[Any] = [

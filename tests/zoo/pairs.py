@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import paddle
+
 from tests.zoo import language, twins, vision
 from tests.zoo.convert import Converter, chained
 
@@ -19,7 +21,7 @@ class Pair:
     """Two implementations of one architecture."""
 
     name: str
-    build: Callable[[bool], Models]
+    made_by: Callable[[bool], Models]
     """Base, raw and inputs; small, or at real depth."""
     convert: Converter | None
     """Base's state under raw's names and in raw's shapes, written by hand."""
@@ -38,6 +40,11 @@ class Pair:
     """The path in raw where a pair that looks equal and isn't must be found."""
     fails: Mapping[Check, str] = field(default_factory=dict)
     """What doesn't work yet, and why."""
+
+    def build(self, small: bool) -> Models:
+        """Base, raw and inputs; as often as wanted, though some name their parameters, and paddle takes a name once."""
+        with paddle.utils.unique_name.guard():
+            return self.made_by(small)
 
 
 def same(state: dict[str, Any]) -> dict[str, Any]:

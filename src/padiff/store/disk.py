@@ -14,6 +14,9 @@ from padiff.store.files import explained
 
 _BUFFER = 1 << 18
 """Gathers small pieces; larger ones go past it."""
+_AT_ONCE = 1 << 20
+"""Bytes written at once. For more the system looks for as much memory in one piece, and may have to make room for it
+first, which takes many times as long as the writing."""
 _UNWRITTEN = 3
 """Files that may wait to be written while the next is filled."""
 _UNSYNCED = 4
@@ -89,7 +92,8 @@ def _written(path: Path, pieces: Sequence[Any]) -> IO[bytes]:
         file = path.open("xb", buffering=_BUFFER)
         try:
             for piece in pieces:
-                file.write(piece)
+                for start in range(0, len(piece), _AT_ONCE):
+                    file.write(piece[start : start + _AT_ONCE])
             file.flush()
         except BaseException:
             with contextlib.suppress(OSError):  # what could not be written cannot be flushed either

@@ -16,6 +16,8 @@ from padiff.store.dtypes import Kept, kept, seen_as_bytes
 
 _SMALL = 1 << 16
 """Bytes that are copied sooner than another thread is let in, which numpy does even for less."""
+_PAGE = 4096
+"""Bytes that the system finds at once, at the least."""
 
 
 class Handle:
@@ -40,6 +42,10 @@ class Slab:
         self._memory: Array = np.empty(size, np.uint8)
         self._view = self._memory.data
 
+    def find(self) -> None:
+        """Have the system find the memory now; Python's lock is not held meanwhile."""
+        self._memory[::_PAGE] = 0
+
     def lay(self, array: Array, how: Kept, key: str | None) -> Handle | None:
         """Copy an array behind the others, in C order and little-endian; None where there is no room."""
         start = self.used + -self.used % array.itemsize
@@ -53,6 +59,10 @@ class Slab:
             np.ndarray(array.shape, how.dtype, self._memory, start)[...] = array
         self.used = end
         return Handle(how.name, array.shape, start, size, key)
+
+    @property
+    def half_full(self) -> bool:
+        return 2 * self.used > self.size
 
     def bytes(self, handle: Handle) -> memoryview:
         return self._view[handle.start : handle.start + handle.size]
@@ -82,6 +92,8 @@ class Slabs:
         self._limit = limit
         self._in_use = 0
         self._free: list[Slab] = []
+        self._coming = False
+        """Whether another one is being made ready."""
         self._stopped = False
         self._changed = threading.Condition()
 
@@ -89,7 +101,7 @@ class Slabs:
         """An empty slab for at least so many bytes; waits until one is free. None after ``stop``."""
         size = max(least, self._size)
         with self._changed:
-            while not self._stopped and self._in_use and self._in_use + size > self._limit:
+            while not self._stopped and (self._coming or (self._in_use and self._in_use + size > self._limit)):
                 self._changed.wait()
             if self._stopped:
                 return None
@@ -97,6 +109,27 @@ class Slabs:
             if size == self._size and self._free:
                 return self._free.pop()
         return Slab(size)
+
+    def look_ahead(self) -> None:
+        """Have the next one made ready, where there is none yet, while the last is filled: to find memory takes several
+        times as long as to fill it."""
+        with self._changed:
+            if self._stopped or self._coming or self._free or self._in_use + self._size > self._limit:
+                return
+            self._coming = True
+        threading.Thread(target=self._make_ready, name="padiff-dump-memory", daemon=True).start()
+
+    def _make_ready(self) -> None:
+        slab = None
+        try:
+            slab = Slab(self._size)
+            slab.find()
+        finally:
+            with self._changed:
+                self._coming = False
+                if slab is not None:
+                    self._free.append(slab)
+                self._changed.notify_all()
 
     def give(self, slab: Slab) -> None:
         """Nobody needs what is in it any more."""

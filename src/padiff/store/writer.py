@@ -132,6 +132,8 @@ class DumpWriter:
             assert self._slab is not None
             self._lane.put(functools.partial(self._pack.add, self._slab, self._laid))
             self._laid, self._laid_bytes = [], 0
+            if self._slab.half_full:
+                self._slabs.look_ahead()
 
     def begin_step(self, step: int) -> StepWriter:
         """Begin a step; the one before must have been ended."""
