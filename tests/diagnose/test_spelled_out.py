@@ -376,3 +376,46 @@ def test_the_module_in_whose_code_the_op_is_has_no_partner() -> None:
     assert found is not None and found.op is not None and found.op.raw_line is not None
     assert (found.base_path, found.raw_path, found.raw_kind) == ("", "embeddings", "Embeddings")
     assert found.op.raw_line.text == "return x + self.places * self.sign"
+
+
+class Activated(torch.nn.Module):
+    """Turns what it has made, and goes on with it."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.conv, self.out, self.activation = torch.nn.Conv1d(4, 4, 1), torch.nn.Linear(4, 4), activation
+
+    def forward(self, x: Any) -> Any:
+        made = self.activation(self.conv(x))
+        return self.out(made.transpose(1, 2))
+
+
+class Bare(torch.nn.Module):
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.proj, self.pw, self.activation = torch.nn.Linear(4, 4), torch.nn.Conv1d(4, 4, 1), activation
+
+    def forward(self, x: Any) -> Any:
+        made = self.pw(x)
+        if self.activation is not None:
+            made = self.activation(made)
+        return self.proj(made.permute(0, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("base", "raw", "op", "cause"),
+    [
+        ("gelu", None, "torch.nn.functional.gelu, which raw does not do", "missing activation"),
+        ("silu", "sigmoid", "torch.nn.functional.silu (its product), which raw does not do", "operands"),
+    ],
+)
+def test_what_only_moves_numbers_does_not_stand_for_an_op(base: str, raw: str | None, op: str, cause: str) -> None:
+    """Raw goes on by turning what base makes new numbers of."""
+    torch.manual_seed(0)
+    functions = torch.nn.functional
+    models = Activated(getattr(functions, base)), Bare(raw and getattr(functions, raw))
+    found = padiff.compare(*models, torch.randn(2, 4, 5)).divergence
+    assert found is not None
+    assert found.raw_path == ""
+    assert str(found.op) == op
+    assert found.causes[0].name == cause

@@ -96,3 +96,72 @@ def test_the_number_of_the_block_may_stand_last() -> None:
     assert sources["n2_w_0"] == "0.norm2.weight"
     assert sources["n1_b_2"] == "2.norm1.bias"
     assert result.aligned
+
+
+class Kernel(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(1, 3, WIDTH, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv1d(x, self.weight[0])
+
+
+class Biased(torch.nn.Module):
+    """Keeps a bias, and nothing else, around what keeps the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.bias = Kernel(), torch.nn.Parameter(torch.randn(1, 3, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x) + self.bias
+
+
+class Outputs(torch.nn.Module):
+    """The first stands alone, the others in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_rgb1, self.rgbs = Biased(), torch.nn.ModuleList([Biased(), Biased()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.to_rgb1(x)
+        for rgb in self.rgbs:
+            found = torch.tanh(found) + rgb(x + found.mean(1, keepdim=True))
+        return found
+
+
+class Together(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.weight = self.create_parameter([3]), self.create_parameter([3, WIDTH, 1])
+
+    def forward(self, x: Any) -> Any:
+        return paddle.nn.functional.conv1d(x, self.weight) + self.bias.reshape([1, -1, 1])
+
+
+class Listed(paddle.nn.Layer):
+    """All in one list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torgb = paddle.nn.LayerList([Together() for _ in range(3)])
+
+    def forward(self, x: Any) -> Any:
+        found = self.torgb[0](x)
+        for rgb in self.torgb[1:]:
+            found = paddle.tanh(found) + rgb(x + found.mean(1, keepdim=True))
+        return found
+
+
+def test_a_bias_that_a_module_around_the_weight_keeps_alone() -> None:
+    """And the number of a name and places in a list are no one count: the order of use tells which is which."""
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(2, WIDTH, 5)).astype("float32")
+    result = padiff.compare(Outputs(), Listed(), x)
+    assert result.plan is not None
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert sources["torgb.0.bias"] == "to_rgb1.bias"
+    assert sources["torgb.1.weight"] == "rgbs.0.kernel.weight"
+    assert result.aligned

@@ -14,6 +14,8 @@ from padiff.compare.measure import rms_gap
 from padiff.records import Array, Outcome, Tolerance, merged_axes
 
 _MOST_AXES = 5
+_MOST_PLACES = 81
+"""Where a tensor is looked for in a larger one: a frame of up to eight on either of two axes."""
 
 
 def compare_in_any_layout(
@@ -65,7 +67,16 @@ def _stated(outcome: Outcome, change: str) -> Outcome:
 
 
 def _fitting(arranged: Array, raw: Array) -> Array | None:
-    return arranged if arranged.shape == raw.shape else None
+    """What may take raw's place: base's, or one of base's where it holds the same again and again."""
+    if arranged.shape == raw.shape:
+        return arranged
+    wanted = (1,) * (arranged.ndim - raw.ndim) + raw.shape
+    if len(wanted) != arranged.ndim or any(
+        size not in (1, held) for size, held in zip(wanted, arranged.shape, strict=True)
+    ):
+        return None
+    once = arranged[tuple(slice(0, size) for size in wanted)]
+    return once.reshape(raw.shape) if np.array_equal(np.broadcast_to(once, arranged.shape), arranged) else None
 
 
 def arranged_alike(base: Array, raw: Array, other: Array) -> Array | None:
@@ -124,6 +135,24 @@ def _has_part(base: Array, raw: Array, tolerance: Tolerance) -> bool:
         cut = (slice(None),) * axes[0] + (slice(start, start + size or None),)
         if compare_arrays(base[cut], raw[cut], tolerance, brief=True).agrees:
             return True
+    return False
+
+
+def framed(one: Array, other: Array) -> bool:
+    """Whether one is the other with a frame of one number around it, or on some sides of it."""
+    small, large = (one, other) if one.size < other.size else (other, one)
+    if small.ndim != large.ndim or not small.size or any(a > b for a, b in zip(small.shape, large.shape, strict=True)):
+        return False
+    spare = [b - a for a, b in zip(small.shape, large.shape, strict=True)]
+    if math.prod(room + 1 for room in spare) > _MOST_PLACES:
+        return False
+    near = 1e-5 * float(np.abs(small).max())
+    for start in itertools.product(*(range(room + 1) for room in spare)):
+        held = tuple(slice(a, a + size) for a, size in zip(start, small.shape, strict=True))
+        if float(np.abs(large[held] - small).max()) <= near:
+            around = np.ones(large.shape, bool)
+            around[held] = False
+            return bool(around.any()) and float(np.ptp(large[around])) == 0.0
     return False
 
 

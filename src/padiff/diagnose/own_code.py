@@ -313,7 +313,20 @@ def _told(likes: Likes, base: Event | None, raw: Event | None, bad: tuple[Sequen
         return Culprit(base, None, raw_next=raw)
     if extra and not missing:
         return Culprit(None, raw, base_next=base)
+    if raw.moving and not base.moving and _takes_of(likes, raw, base, 1):
+        return Culprit(base, None, raw_next=raw)
+    if base.moving and not raw.moving and _takes_of(likes, base, raw, 0):
+        return Culprit(None, raw, base_next=base)
     return Culprit(base, raw)
+
+
+def _takes_of(likes: Likes, mover: Event, other: Event, side: int) -> bool:
+    """Whether an op of one side only moves elsewhere what the other's makes new numbers of: then it does not stand for
+    that."""
+    if mover.child or other.child or len(mover.call.inputs) != 1:
+        return False
+    same = set(likes.of(side, mover.call.inputs[0].tensor))
+    return any(slot.tensor in same for slot in other.call.inputs)
 
 
 def _comes_later(likes: Likes, side: int, event: Event, others: Sequence[Event]) -> bool:

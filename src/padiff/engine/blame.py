@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from padiff.compare.layouts import framed
 from padiff.compare.masks import mean_the_same
 from padiff.engine.calls_met import CallsMet
-from padiff.engine.doubts import Doubts
+from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
 from padiff.engine.partners import alters
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
@@ -188,7 +189,7 @@ class Blame:
         arranged: Array | None,
     ) -> None:
         if kind == "edge" and not comparable(one.value, other.value):
-            if self._loosely or other is not call.inputs[0]:
+            if other is not call.inputs[0] or (self._loosely and _told_otherwise(one, other)):
                 return
             if arranged is None:  # another shape, which stays: what the call returns will tell whether that matters
                 kind = "beside"
@@ -219,8 +220,12 @@ class Blame:
             found=np.array(other.value.numpy()),
         )
         if kind == "beside":
+            if other is call.inputs[0]:
+                self.doubts.given_another_size.add(call.index)
             fault = self.doubts.returned(other) or fault  # what a doubtful call returned tells on that
             self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
+        elif kind == "doubtful" and call.index not in self._excuses and longer(fault):
+            pass  # what is cut off of it, or is not, comes after it
         elif kind == "doubtful":
             self.doubts.add(base, call, fault, misfed=call.index in self.misfed)
         elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left():
@@ -252,18 +257,20 @@ class Blame:
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
         found: set[int] = set()
-        for _, outer in self.met.outward(call.parent):
-            if not self._passed(outer, slot):
+        for base, outer in self.met.outward(call.parent):
+            if not self._passed(base, outer, slot):
                 break
             found.add(outer.index)
         return found
 
-    def _passed(self, outer: Call, slot: Slot) -> bool:
+    def _passed(self, base: Call | None, outer: Call, slot: Slot) -> bool:
         """Whether a call was given this very tensor, and wrong: what was right when it came is not passed on, but
-        chosen."""
-        return (
-            any(given.origin == slot.origin for given in outer.inputs) and (outer.index, slot.origin) not in self.right
-        )
+        chosen. A tensor that is given twice, where base gives two, is wrong once."""
+        given = [one.origin for one in outer.inputs]
+        if slot.origin not in given:
+            return False
+        twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
+        return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
 
     def _misled(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something wrong that could not be replaced."""
@@ -283,7 +290,7 @@ class Blame:
         """Whose code hands this tensor to the call: the call around it, or one further out that passed it on."""
         blamed: Call | None = None
         for base, raw in self.met.outward(call.parent):
-            if blamed is None and not self._passed(raw, slot):
+            if blamed is None and not self._passed(base, raw, slot):
                 blamed = raw
             if blamed is not None and base is not None:
                 return base, blamed
@@ -293,7 +300,8 @@ class Blame:
         """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
         inside."""
         for index in self._in_doubt:
-            self._without_matter(index)
+            if index not in self.doubts.given_another_size:
+                self._without_matter(index)
         for fault, excuses in self._accused:
             blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
             if fault.phase == "backward" and self._was_given_otherwise(fault.raw):
@@ -316,3 +324,11 @@ def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
     if floating(one.value) and floating(other.value):
         return False
     return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())
+
+
+def _told_otherwise(one: Slot, other: Slot) -> bool:
+    """Whether two authors may give a layer that without one of them being wrong: numbers and a mask, a picture and the
+    same with a frame around it."""
+    if not (floating(one.value) and floating(other.value)):
+        return True
+    return framed(one.value.numpy(), other.value.numpy())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from padiff.weights.words import canonical, synonyms_of
@@ -32,6 +32,8 @@ class _Name:
     spelt: frozenset[str]
     """As they are written."""
     numbers: tuple[int, ...]
+    listed: tuple[bool, ...] = ()
+    """Of each number whether it is a place in a list, or part of a word."""
 
 
 def told(base: Sequence[str], raw: Sequence[str], *, norms: bool = False) -> dict[int, int]:
@@ -59,13 +61,14 @@ def _distinct(paths: Sequence[str]) -> list[_Name]:
     read = [_read(path) for path in paths]
     words = frozenset.intersection(*(name.words for name in read))
     spelt = frozenset.intersection(*(name.spelt for name in read))
-    return [_Name(name.words - words, name.spelt - spelt, name.numbers) for name in read]
+    return [replace(name, words=name.words - words, spelt=name.spelt - spelt) for name in read]
 
 
 def _read(path: str) -> _Name:
     words: set[str] = set()
     spelt: set[str] = set()
     numbers: list[int] = []
+    listed: list[bool] = []
     for component in path.split("."):
         text = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", component).lower()
         joined = re.sub(r"[^a-z0-9]", "", text)
@@ -76,11 +79,12 @@ def _read(path: str) -> _Name:
             stem = token.rstrip("0123456789")
             if stem != token:
                 numbers.append(int(token[len(stem) :]))
+                listed.append(component.isdigit())
             if stem:
                 spelt.add(stem)
                 if not whole:
                     words.add(canonical(token) or canonical(stem) or stem)
-    return _Name(frozenset(words), frozenset(spelt), tuple(numbers))
+    return _Name(frozenset(words), frozenset(spelt), tuple(numbers), tuple(listed))
 
 
 def _all_equal(ours: Sequence[_Name], theirs: Sequence[_Name]) -> dict[int, int]:
@@ -167,8 +171,16 @@ def _ordinals(names: Sequence[_Name], norms: bool) -> list[tuple[float, ...]]:
     places = [_place(name, norms) for name in names]
     if norms and len(names) == 2:  # attention.output.norm and output.norm
         places = [place or (() if name.words else (2.0,)) for place, name in zip(places, names, strict=True)]
-    for ordinals in ([tuple(map(float, name.numbers)) for name in names], places):
-        if all(ordinals) and len(set(ordinals)) == len(ordinals) and len({len(one) for one in ordinals}) == 1:
+    counted = [tuple(map(float, name.numbers)) for name in names]
+    if len({name.listed for name in names}) > 1:  # rgb1, rgbs.0, rgbs.1: each counts for itself
+        counted = []
+    for ordinals in (counted, places):
+        if (
+            ordinals
+            and all(ordinals)
+            and len(set(ordinals)) == len(ordinals)
+            and len({len(one) for one in ordinals}) == 1
+        ):
             return ordinals
     return []
 

@@ -261,15 +261,16 @@ def _with_biases_beside(units: list[Unit]) -> list[Unit]:
 
 
 def halves(unit: Unit) -> list[Unit]:
-    """A layer's weight and its bias each for itself: a bias may be kept elsewhere, or be left out."""
-    if set(unit.atoms) != {"weight", "bias"}:
+    """A layer's weight and its bias each for itself: a bias may be kept elsewhere, by a module that holds nothing else,
+    or be left out."""
+    if "bias" not in unit.atoms or not set(unit.atoms) <= {"weight", "bias"}:
         return [unit]
-    weight, bias = unit.atoms["weight"], unit.atoms["bias"]
     path, label = f"{unit.path}.bias".lstrip("."), f"{unit.label}_bias".lstrip("_")
-    return [
-        replace(unit, atoms={"weight": weight}),
-        replace(unit, path=path, label=label, atoms={"weight": bias}, values=None, made=0, layer=None),
-    ]
+    atoms = {"weight": unit.atoms["bias"]}
+    bias = replace(unit, path=path, label=label, atoms=atoms, values=None, made=0, layer=None)
+    if "weight" not in unit.atoms:
+        return [bias]
+    return [replace(unit, atoms={"weight": unit.atoms["weight"]}), bias]
 
 
 def _in_list_order(units: list[Unit]) -> list[Unit]:
