@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from padiff.capture.draws import Listener
 from padiff.capture.held import Held
+from padiff.capture.observers import Observer
 from padiff.capture.ops import WantedOps
-from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.recorder import Recorder
 from padiff.capture.scaling import Unscaled, unscaled
 from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from padiff.capture.draws import Listener
 from padiff.capture.functions import watched_functions
 from padiff.capture.gradient_log import GradientLog, following
 from padiff.capture.held import Held
-from padiff.capture.late import Late
 from padiff.capture.lines import BOUNDARY, UserLines, call_model
+from padiff.capture.observers import Late, Observer
 from padiff.capture.op_records import Written
 from padiff.capture.ops import OpLog, WantedOps
 from padiff.capture.own_functions import watched_own_functions
@@ -33,24 +33,6 @@ from padiff.records import FIRST_OP, Array, Call, Frame, Slot, Value
 _NOBODY = -1
 """No thread has this number."""
 _PLAIN = (type(None), bool, int, float, str)
-
-
-class Observer(Protocol):
-    """Told of calls and gradients while the model runs."""
-
-    def on_call(self, call: Call) -> None: ...
-
-    def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
-        """May say what backward is to go on with instead."""
-        ...
-
-    def on_tag(self, tag: Call) -> None:
-        """The user marked a tensor."""
-        ...
-
-    def before_write(self) -> None:
-        """Some tensor is about to be written: whatever was only looked at must be read now."""
-        ...
 
 
 @dataclass(slots=True)

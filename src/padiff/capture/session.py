@@ -9,9 +9,10 @@ from typing import Any
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feeder, FeedingRecorder
 from padiff.capture.held import Held
+from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments, Loss, Probe, Step, Stopped, Where, note
 from padiff.capture.ops import WantedOps
-from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.recorder import Recorder
 from padiff.capture.state import (
     SavedBuffers,
     moved,

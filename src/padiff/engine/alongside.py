@@ -17,9 +17,10 @@ from padiff.align import pair_modules, pair_slots
 from padiff.capture.draws import Listener
 from padiff.capture.feeding import Feed, FeedingRecorder, See
 from padiff.capture.held import Held, HostValue
+from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
-from padiff.capture.recorder import Observer, Recorder
+from padiff.capture.recorder import Recorder
 from padiff.capture.replay import Replay
 from padiff.capture.usage import first_use
 from padiff.engine.dumping import StepSink

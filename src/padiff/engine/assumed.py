@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from padiff.capture.late import Late
+from padiff.capture.observers import Late, Observer
 from padiff.capture.one_step import Arguments
-from padiff.capture.recorder import Observer
 from padiff.capture.session import Session
 from padiff.capture.state import spared_collector
 from padiff.capture.usage import UseWatch, first_use
@@ -96,7 +95,7 @@ class Trial:
         """Whether base's backward began with nothing but what raw returns, too."""
         if found.outputs[0] is None or not self._job.backward or self._job.losses != (None, None):
             return True
-        root = next((call for call in base.calls if call.parent < 0), None)
+        root = base.root
         followed = {slot.name for slot in (() if root is None else root.outputs) if slot.tracked}
         return Projection.possible(self._job) and bool(followed) and followed <= found.outputs[0]
 
@@ -112,7 +111,7 @@ def _filling(plan: WeightPlan) -> dict[str, object]:
 
 def _returned(seen: StepTrace) -> tuple[tuple[str, Array], ...]:
     """The floating tensors that the model returned, each once."""
-    root = next((call for call in seen.calls if call.parent < 0), None)
+    root = seen.root
     found: dict[int, tuple[str, Array]] = {}
     for slot in () if root is None else root.outputs:
         if slot.tensor not in found and floating(slot.value):

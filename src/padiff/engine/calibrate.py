@@ -148,7 +148,7 @@ def _furthest(runs: Sequence[Mapping[K, float]]) -> dict[K, float]:
 
 def spread(base: StepTrace, gradients: Mapping[int, Value], noise: Callable[[Slot], float | None]) -> float:
     """How far the outputs' noise moves the loss, as its gradient says: one number alone may move little by luck."""
-    root = next((call for call in base.calls if call.parent < 0), None)
+    root = base.root
     total = summing = 0.0
     for slot in () if root is None else root.outputs:
         gradient, moved = gradients.get(slot.tensor), noise(slot)
@@ -178,7 +178,7 @@ def differs_from_itself(
 
     Asked only where shaking seems to move an output further than any rounding would.
     """
-    root = next((call for call in base.calls if call.parent < 0), None)
+    root = base.root
     moved = [slot.tensor for slot in (() if root is None else root.outputs)]
     if not any(_digits(base, noise.tensors, step, moved).get(tensor, 0.0) > UNBELIEVABLE for tensor in moved):
         return False

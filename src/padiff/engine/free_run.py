@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from padiff.align import CallPairing, stretches_of
 from padiff.capture.held import Held
+from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments
-from padiff.capture.recorder import Observer
 from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
 from padiff.engine.assumed import Trial

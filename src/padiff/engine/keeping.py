@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from padiff.capture.recorder import Observer
+from padiff.capture.observers import Observer
 from padiff.capture.session import Session
 from padiff.engine.dumping import StepSink, TraceWriter
 from padiff.records import Array, Call, StepTrace, Value

@@ -12,12 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from padiff.capture.observers import Nobody
 from padiff.capture.session import Session
 from padiff.engine.calibrate import set_apart
 from padiff.engine.job import Job
 from padiff.engine.localise import Located
 from padiff.engine.state import State
-from padiff.records import Array, Call, StepTrace, Value
+from padiff.records import Array, StepTrace, Value
 
 NOTE = (
     "some gradients differ where numbers lie on a kink (of a ReLU) and fall to either side by rounding; without what "
@@ -57,17 +58,11 @@ def _levelled(job: Job, session: Session, side: int, step: int, places: Mapping[
     return trace
 
 
-class _Leveller:
+class _Leveller(Nobody):
     """Lets everything go, and some numbers send nothing back."""
 
     def __init__(self, places: Mapping[int, Array]) -> None:
         self._places = places
-
-    def on_call(self, call: Call) -> None: ...
-
-    def on_tag(self, tag: Call) -> None: ...
-
-    def before_write(self) -> None: ...
 
     def on_gradient(self, tensor: int, gradient: Value) -> Array | None:
         places = self._places.get(tensor)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
+from padiff.capture.observers import Nobody
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
@@ -32,7 +33,7 @@ from padiff.engine.samples import Samples, few_of, sampled, sampled_gap
 from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves, once_each
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Noise, Tolerance, Value
+from padiff.records import Array, Noise, Tolerance
 
 ALWAYS_HELD = 4 << 30
 """Bytes of a step that may be held in memory to see the borders of its calls; more where a quarter of what is free
@@ -142,7 +143,7 @@ class Rehearsal:
             return start(output)
 
         with session.again():
-            session.run(step, self.arguments(), loss_fn=loss, backward=True, observer=_Nobody())
+            session.run(step, self.arguments(), loss_fn=loss, backward=True, observer=Nobody())
         return found
 
     def listened(self, step: int) -> Listener | None:
@@ -151,7 +152,7 @@ class Rehearsal:
             session.listen = Listener
             try:
                 with session.again():
-                    session.run(step, self.arguments(), loss_fn=None, backward=False, observer=_Nobody())
+                    session.run(step, self.arguments(), loss_fn=None, backward=False, observer=Nobody())
             except Exception:  # the model's own
                 return None
             self._listener = session.listener
@@ -165,7 +166,7 @@ class Rehearsal:
             try:
                 with session.again():
                     loss = self._loss(backward)
-                    ran = session.run(step, self.arguments(), loss_fn=loss, backward=backward, observer=_Nobody())
+                    ran = session.run(step, self.arguments(), loss_fn=loss, backward=backward, observer=Nobody())
                     seen.parameters = {p: sampled(v) for p, v in ran.parameter_gradients.items() if v is not None}
                     self._left = {p: np.array(live.adapter.to_numpy(b)) for p, b in live.buffers().items()}
             except Exception:  # the model's own: that it does not run again is told by who shakes it
@@ -294,18 +295,6 @@ class Rehearsal:
             return adapter.mean_loss(list(followed.values()))
 
         return loss
-
-
-class _Nobody:
-    """An observer that lets everything go."""
-
-    def on_call(self, call: Call) -> None: ...
-
-    def on_tag(self, tag: Call) -> None: ...
-
-    def on_gradient(self, tensor: int, gradient: Value) -> None: ...
-
-    def before_write(self) -> None: ...
 
 
 def _keep(adapter: Adapter, found: dict[str, Array], name: str, gradient: Any) -> None:

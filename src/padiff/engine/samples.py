@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from padiff.capture.held import HostValue
-from padiff.capture.recorder import Observer
+from padiff.capture.observers import Observer
 from padiff.compare.measure import rms_gap
 from padiff.records import Array, Call, Value
 from padiff.store.statistics import positions

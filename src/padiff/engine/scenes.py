@@ -109,7 +109,7 @@ class Scenes:
     def of_state(self, wrong: Comparison) -> Scene | None:
         """The scene of a loss or of the gradient of a parameter."""
         trace = self.reference.trace
-        root = next((call for call in trace.calls if call.parent < 0), None)
+        root = trace.root
         if wrong.role == "loss":
             if trace.loss is None or self.found.loss is None or root is None:
                 return None

@@ -132,7 +132,7 @@ def _precision(step: StepComparison) -> list[str]:
 
 def _outputs(step: StepComparison) -> float:
     """Share of what raw returns that was compared."""
-    root = next((call for call in step.raw.calls if call.parent < 0), None)
+    root = step.raw.root
     if root is None or not root.outputs:
         return 0.0
     compared = {c.tensor for c in step.comparisons if c.raw_call == root.index and c.role == "output" and c.tensor >= 0}

@@ -109,6 +109,11 @@ class StepTrace(PlainData):
     draws: tuple[Draw, ...] = ()
     """Random numbers in the order in which they were drawn, where somebody listened."""
 
+    @property
+    def root(self) -> Call | None:
+        """The model's own call, where it came to its end."""
+        return next((call for call in self.calls if call.parent < 0), None)
+
 
 @dataclass(frozen=True)
 class Noise(PlainData):
