@@ -54,7 +54,7 @@ def questions_of(
     for number, pair in enumerate(pairs):
         kind = _open(pair)
         if kind:
-            families[kind, _starred(pair.raw[0].path), len(pair.base), len(pair.raw)].append(number)
+            families[kind, _starred(pair.along or pair.raw[0].path), len(pair.base), len(pair.raw)].append(number)
     found = [_which_is_which(pairs, one) for one in sets if len(one.raw) <= _MOST_SWAPPED]
     for (kind, place, *_), numbers in families.items():
         family = {number: pairs[number] for number in numbers}
