@@ -105,7 +105,9 @@ def test_a_right_port_aligns(make: Any, swap: bool) -> None:
     assert result.aligned, str(result)
     assert result.coverage["parameters"] == 1.0
     compared = {(one.base_path, one.raw_path) for one in result.comparisons}
-    assert any("cv1.0" in one + other and ("main.conv" in one + other or "conv2" in one + other) for one, other in compared)
+    assert any(
+        "cv1.0" in one + other and ("main.conv" in one + other or "conv2" in one + other) for one, other in compared
+    )
     assert any("cv1.1" in one + other for one, other in compared)
 
 
@@ -126,3 +128,192 @@ def test_steps_of_an_optimizer_are_compared(swap: bool) -> None:
     assert result.aligned, str(result)
     phases = {one.phase for one in result.comparisons if "cv1" in one.base_path + one.raw_path}
     assert phases == {"forward", "backward", "gradient", "weight", "buffer"}
+
+
+def scaled(module: Any, factor: float) -> None:
+    hook = getattr(module, "register_forward_post_hook", None) or module.register_forward_hook
+    hook(lambda _, given, made: made * factor)
+
+
+def half_followed(module: Any) -> None:
+    hook = getattr(module, "register_forward_post_hook", None) or module.register_forward_hook
+    hook(lambda _, given, made: made * 0.5 + (made * 0.5).detach())
+
+
+def planted(raw: Any, path: str, what: str) -> None:
+    module = raw
+    for name in path.split(".") if path else ():
+        module = module[int(name)] if name.isdigit() else getattr(module, name)
+    if what == "scale of conv":
+        scaled(module, 1.01)
+    elif what == "half":
+        half_followed(module)
+    elif what == "eps":
+        setattr(module, "eps" if hasattr(module, "eps") else "_epsilon", 1e-2)
+    elif isinstance(module, TConv):
+        module[2] = torch.nn.ReLU()
+    else:
+        module.bug = what
+
+
+PLANTED = [
+    ("main.conv", "scale of conv", "forward"),
+    ("short.norm", "eps", "forward"),
+    ("main", "act", "forward"),
+    ("short", "act", "forward"),
+    ("", "scale", "forward"),
+    ("blocks.1", "act", "forward"),
+    ("short.norm", "half", "backward"),
+    ("short.conv", "half", "gradient"),
+]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("path", "what", "phase"), PLANTED)
+def test_faults_in_the_parts_have_their_places(path: str, what: str, phase: str, late: bool) -> None:
+    """Also where the parts come in another order than the whole's, which no name tells."""
+    base, raw = Whole(2), Parts(2, late)
+    planted(raw, path, what)
+    result = padiff.compare(base, raw, X)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == (path, phase), str(result)
+
+
+@pytest.mark.parametrize(
+    ("path", "what", "phase"),
+    [
+        ("cv1.0", "scale of conv", "forward"),
+        ("cv1.1", "eps", "forward"),
+        ("cv1", "act", "forward"),
+        ("cv1.1", "half", "backward"),
+        ("cv1.0", "half", "gradient"),
+    ],
+)
+def test_faults_in_the_whole_have_their_places(path: str, what: str, phase: str) -> None:
+    base, raw = Parts(2), Whole(2)
+    planted(raw, path, what)
+    result = padiff.compare(base, raw, X)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == (path, phase), str(result)
+
+
+class One(torch.nn.Module):
+    """A layer and one after it, so that it is no model by itself."""
+
+    def __init__(self, layer: torch.nn.Module, made: int, cut: int = 1) -> None:
+        super().__init__()
+        self.layer, self.last, self.cut = layer, torch.nn.Linear(made, 3), cut
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.layer(x).movedim(self.cut, -1))
+
+
+class Two(torch.nn.Module):
+    """Two layers in its place: each is given all, or its half, and what they return is put together, or added up."""
+
+    def __init__(self, one: Any, two: Any, made: int, cut: int = 1, given: str = "all", added: bool = False) -> None:
+        super().__init__()
+        self.head, self.one, self.two, self.cut = torch.nn.Linear(made, 3), one, two, cut
+        self.given, self.added = given, added
+
+    def forward(self, x: Any) -> Any:
+        halves = x.chunk(2, self.cut) if self.given == "halves" else (x, x)
+        made = [layer(half) for layer, half in zip((self.one, self.two), halves, strict=True)]
+        joined = made[0] + made[1] if self.added else torch.cat(made, self.cut)
+        return self.head(joined.movedim(self.cut, -1))
+
+
+class Rows(torch.nn.Module):
+    """A table cut by its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.more, self.head = torch.nn.Embedding(7, 4), torch.nn.Embedding(3, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        known = (x < 7)[..., None]
+        return self.head(torch.where(known, self.words(x.clamp(max=6)), self.more((x - 7).clamp(min=0))))
+
+
+class Placed(torch.nn.Module):
+    """Tokens with their places, of the first and of the others in one tensor or in two."""
+
+    def __init__(self, apart: bool) -> None:
+        super().__init__()
+        names = {"first_pos_embed": 1, "rest_pos_embed": 4} if apart else {"pos_embed": 5}
+        self.names = tuple(names)
+        for name, count in names.items():
+            setattr(self, name, torch.nn.Parameter(torch.randn(1, count, 6)))
+        self.head = torch.nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(x + torch.cat([getattr(self, name) for name in self.names], 1))
+
+
+nn = torch.nn
+FLAT = X[..., 0].transpose(0, 2, 1).copy()
+IDS = np.arange(10).reshape(2, 5)
+SPLITS = {
+    "grouped": (
+        lambda: One(nn.Conv2d(6, 8, 3, groups=2), 8),
+        lambda: Two(nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), 8, given="halves"),
+        X,
+    ),
+    "depthwise": (
+        lambda: One(nn.Conv2d(6, 6, 3, groups=6), 6),
+        lambda: Two(*(nn.Conv2d(3, 3, 3, groups=3) for _ in "ab"), 6, given="halves"),
+        X,
+    ),
+    "transposed": (
+        lambda: One(nn.ConvTranspose2d(6, 5, 2), 5),
+        lambda: Two(nn.ConvTranspose2d(6, 2, 2), nn.ConvTranspose2d(6, 3, 2), 5),
+        X,
+    ),
+    "norms": (
+        lambda: One(nn.BatchNorm2d(6), 6),
+        lambda: Two(nn.BatchNorm2d(3), nn.BatchNorm2d(3), 6, given="halves"),
+        X,
+    ),
+    "inputs": (
+        lambda: One(nn.Conv2d(6, 4, 1, bias=False), 4),
+        lambda: Two(*(nn.Conv2d(3, 4, 1, bias=False) for _ in "ab"), 4, given="halves", added=True),
+        X,
+    ),
+    "linear": (lambda: One(nn.Conv1d(6, 8, 1), 8), None, FLAT.transpose(0, 2, 1).copy()),
+    "columns of a table": (
+        lambda: One(nn.Embedding(10, 6), 6, -1),
+        lambda: Two(nn.Embedding(10, 2), nn.Embedding(10, 4), 6, -1),
+        IDS,
+    ),
+    "rows of a table": (lambda: One(nn.Embedding(10, 4), 4, -1), Rows, IDS),
+    "places": (lambda: Placed(False), lambda: Placed(True), FLAT),
+}
+
+
+class Projected(torch.nn.Module):
+    """Two linear layers where another has one kernel over single places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = torch.nn.Linear(6, 4), torch.nn.Linear(6, 4), torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = x.transpose(1, 2)
+        return self.head(torch.cat([self.one(x), self.two(x)], -1))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("name", SPLITS)
+def test_layers_of_any_rank_along_any_axis(name: str, swap: bool) -> None:
+    torch.manual_seed(0)
+    whole, parts, x = SPLITS[name]
+    base, raw = both(whole(), (parts or Projected)(), swap)
+    for tensor in base.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.data.uniform_(0.5, 1.5)
+    result = padiff.compare(base, raw, x)
+    assert result.aligned, str(result)
+    assert result.coverage["parameters"] == 1.0
+    with torch.no_grad():
+        next(raw.parameters()).data.mul_(1.01)
+    assert not padiff.compare(base, raw, x, weights="keep").aligned

@@ -271,14 +271,15 @@ class CallPairing:
 
     def _group_inputs(self, group: Group, raw: Call, calls: Sequence[Call]) -> tuple[Slot, ...]:
         """What a group's calls are given: the same, or each its stretch, as norms and depthwise kernels are."""
-        given = [call.inputs[0] for call in calls if call.inputs]
-        own = calls[0].inputs
+        sizes = self._given_sizes(group, raw, calls)
+        made = None if sizes is None else self._grouped_slot(group, raw, [call.inputs[0] for call in calls], sizes)
+        return calls[0].inputs if made is None else (made, *calls[0].inputs[1:])
+
+    def _given_sizes(self, group: Group, raw: Call, calls: Sequence[Call]) -> tuple[int, ...] | None:
+        given = [call.inputs[0].value.shape for call in calls if call.inputs]
         if len(given) < len(calls) or not raw.inputs:
-            return own
-        shapes = [slot.value.shape for slot in given]
-        sizes = stretches_given(group, shapes, raw.inputs[0].value.shape, group.raw.index(raw.node))
-        made = None if sizes is None else self._grouped_slot(group, raw, given, sizes)
-        return own if made is None else (made, *own[1:])
+            return None
+        return stretches_given(group, given, raw.inputs[0].value.shape, group.raw.index(raw.node))
 
     def _grouped_slot(self, group: Group, raw: Call, slots: Sequence[Slot], sizes: Sequence[int]) -> Slot | None:
         """Slots of base's calls joined, or the stretch of one that a call of raw has, under a number of its own."""
@@ -305,10 +306,11 @@ class CallPairing:
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
-        if len(group.base) == 1:
-            return None
         found = [self._base_calls.get((node, raw.occurrence)) for node in group.base]
-        return [call for call in found if call is not None]
+        calls = [call for call in found if call is not None]
+        if len(group.base) == 1 and (not calls or self._given_sizes(group, raw, calls) is None):
+            return None
+        return calls
 
     def unmatched(self, raw_calls: Sequence[Call]) -> tuple[Unmatched, ...]:
         """Calls without partner on either side, in order, each with the reason."""

@@ -327,6 +327,10 @@ class LocalRun:
 
     def _sent_back(self, members: Sequence[Call], one: Slot) -> Value | None:
         sent = self._reference.contributions
+        parts = self._beside.parts(one.tensor)
+        if parts != (one.tensor,):  # each is given a stretch of what the other side's one is
+            own = {part: value for part in parts for call in members if (value := sent.get((call.index, part)))}
+            return self._beside.arrival(one.tensor, own)
         if len(members) == 1:
             return sent.get((members[0].index, one.tensor))
         found = [

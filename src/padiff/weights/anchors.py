@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Anchors, Group, ModuleNode, Usage
+from padiff.records import Anchors, Group, ModuleNode, ModuleTree, Usage
 from padiff.weights.fitting import UnitPair
 from padiff.weights.joining import CHANNELWISE, out_size
 from padiff.weights.units import Unit
 
 
-def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, base_use: Usage, raw_use: Usage) -> Anchors:
+def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_use: Usage, raw_use: Usage) -> Anchors:
     """What pairs of units say about modules."""
     direct: list[tuple[int, int]] = []
     groups: list[Group] = []
@@ -35,9 +36,10 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, base_use: Usage, raw_u
         elif count == 1:
             loose.append((pair.base[0].node, pair.raw[0].node))
     direct += _by_all_they_hold(loose, direct)
+    around = _Around((base.tree, base_holds, base_use.calls), (raw.tree, raw_holds, raw_use.calls))
     return Anchors(
         pairs=tuple(direct),
-        groups=tuple(groups),
+        groups=(*groups, *around.groups(groups)),
         base_holds={index: tuple(held) for index, held in base_holds.items()},
         raw_holds={index: tuple(held) for index, held in raw_holds.items()},
         base_order=dict(base_use.calls),
@@ -84,6 +86,57 @@ def _group(pair: UnitPair, base: LiveTree) -> Group:
     sizes = tuple(out_size(part.main, whole.main) for part in parts)
     nodes = tuple(u.node.index for u in pair.base), tuple(u.node.index for u in pair.raw)
     return Group(*nodes, sizes, axis=_channels(base, pair.base[0]))
+
+
+class _Around:
+    """Finds modules around the one of a group, and around each of its several, that hold nothing else: kernels with
+    their norms."""
+
+    def __init__(self, *sides: tuple[ModuleTree, Mapping[int, Sequence[int]], Mapping[int, int]]) -> None:
+        self._trees, self._calls = [side[0] for side in sides], [side[2] for side in sides]
+        self._content = [_content(tree, holds) for tree, holds, _ in sides]
+
+    def groups(self, groups: Sequence[Group]) -> list[Group]:
+        found: dict[tuple[int, ...], Group] = {}
+        for group in groups:
+            side = 1 if len(group.base) > 1 else 0  # of the one
+            (whole,), parts = (group.base, group.raw) if side == 0 else (group.raw, group.base)
+            around = self._around(side, whole, parts)
+            if around is not None:
+                one, several = around
+                nodes = ((one,), several) if side == 0 else (several, (one,))
+                found.setdefault(several, replace(group, base=nodes[0], raw=nodes[1]))
+        return list(found.values())
+
+    def _around(self, side: int, whole: int, parts: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
+        content, others = self._content[side], self._content[1 - side]
+        outer = list(self._above(side, whole))
+        for above in outer:
+            wanted = content[above]
+            around = [[node for node in self._above(1 - side, part) if others[node] <= wanted] for part in parts]
+            if not all(around):
+                continue
+            several = tuple(nodes[-1] for nodes in around)
+            if len(set(several)) == len(parts) and frozenset().union(*(others[node] for node in several)) == wanted:
+                return next(node for node in reversed(outer) if content[node] == wanted), several
+        return None
+
+    def _above(self, side: int, node: int) -> Iterator[int]:
+        """Called modules around one, from the inside out, without the model itself."""
+        above = self._trees[side].nodes[node].parent
+        while above > 0:
+            if above in self._calls[side]:
+                yield above
+            above = self._trees[side].nodes[above].parent
+
+
+def _content(tree: ModuleTree, holds: Mapping[int, Sequence[int]]) -> list[frozenset[int]]:
+    """Per node the numbers of the parts that lie in it."""
+    found: list[set[int]] = [set(holds.get(node.index, ())) for node in tree.nodes]
+    for node in reversed(tree.nodes):
+        if node.parent >= 0:
+            found[node.parent] |= found[node.index]
+    return [frozenset(one) for one in found]
 
 
 def _channels(live: LiveTree, unit: Unit) -> int:

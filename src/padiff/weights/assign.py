@@ -137,8 +137,8 @@ def _siblings(one: Unit, other: Unit) -> bool:
 
 
 class _Alignment:
-    """The best order-preserving alignment of two sequences of units with moves 1-1, k-1 and 1-k, and kernels with a norm
-    each against one with its own: 2k-2 and 2-2k."""
+    """The best order-preserving alignment of two sequences of units with moves 1-1, k-1 and 1-k; and 2k-2 and 2-2k, for
+    kernels with a norm each against one with its own."""
 
     def __init__(self, base: Sequence[Unit], raw: Sequence[Unit]) -> None:
         self.base, self.raw = list(base), list(raw)

@@ -46,11 +46,11 @@ class Proposal:
         plan: WeightPlan,
         pairs: Sequence[UnitPair],
         questions: Sequence[Question],
-        base: LiveTree,
+        lives: tuple[LiveTree, LiveTree],
         uses: tuple[Usage, Usage],
     ) -> None:
         self.plan = plan
-        self._pairs, self._questions, self._base, self._uses = pairs, questions, base, uses
+        self._pairs, self._questions, self._lives, self._uses = pairs, questions, lives, uses
 
     def anchors(self, plan: WeightPlan) -> Anchors:
         """What the plan, with its choices settled, says about the modules."""
@@ -58,7 +58,7 @@ class Proposal:
         for question, choice in zip(self._questions, plan.choices, strict=True):
             changed |= question.options[choice.chosen].pairs
         pairs = [changed.get(n, pair) for n, pair in enumerate(self._pairs)]
-        return anchors_of(pairs, self._base, *self._uses)
+        return anchors_of(pairs, *self._lives, *self._uses)
 
 
 def plan_by_use(
@@ -86,7 +86,7 @@ def plan_by_use(
     plan = _Checked(base, raw, bool(raw_use.tensors), lossy).plan(every, tied, base_left, raw_left)
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
     wrapped = [_at_wrapper(pair, (base, raw), (base_use, raw_use)) for pair in pairs]
-    return Proposal(plan, wrapped, questions, base, (base_use, raw_use))
+    return Proposal(plan, wrapped, questions, (base, raw), (base_use, raw_use))
 
 
 def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:

@@ -1,4 +1,4 @@
-"""Kernels that are cut or joined, and the norms that go along with them: a convolution with its norm against two of each.
+"""Kernels that are cut or joined, and the norms that go along with them: a convolution and its norm against two.
 
 base  cv1.conv [16, 8, 1, 1]  cv1.bn [16]
 raw   left.conv [8, 8, 1, 1]  left.bn [8]   right.conv [8, 8, 1, 1]  right.bn [8]     or both kernels before both norms
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from padiff.weights.fitting import UnitPair, pair_up, parent
 from padiff.weights.joining import channelwise, cut_of, join_score, joins
@@ -97,4 +96,3 @@ def windows(units: Sequence[Unit], most: int) -> Iterator[list[Unit]]:
         yield list(units)
     for count in range(2, min(most, len(ordered) - 1) + 1):
         yield from (ordered[start : start + count] for start in range(len(ordered) - count + 1))
-

@@ -60,8 +60,9 @@ def questions_of(
         family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
-            first = pairs[numbers[0]]
-            found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, [first])))
+            leader = pairs[numbers[0]].raw[0].path
+            first = [pair for pair in family.values() if leader in (pair.raw[0].path, pair.along)]
+            found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, first)))
     return tuple(found)
 
 
@@ -98,7 +99,7 @@ def _around(paths: Sequence[str], every: Sequence[str]) -> str:
     parts = [path.split(".")[:-1] for path in paths]
     alike = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
     place = ".".join(names[0] for names in alike)
-    while len(paths) == 1 and place and sum(path.startswith(f"{place}.") for path in every) == 1:  # a wrapper
+    while place and all(path in paths for path in every if path.startswith(f"{place}.")):  # a wrapper
         place = place.rpartition(".")[0]
     return place
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from padiff.records import WeightEntry, WeightSource
 from padiff.weights.fitting import UnitPair
-from padiff.weights.joining import in_axis, out_size, part_of
+from padiff.weights.joining import in_axis, lettered, out_size, part_of
 from padiff.weights.rows import Held
 from padiff.weights.units import UNKNOWN, Atom
 
@@ -51,6 +51,9 @@ def _plain(pair: UnitPair) -> list[Filled]:
     for role in roles:
         base = [unit.atoms[role] for unit in pair.base]
         raw = [unit.atoms[role] for unit in pair.raw]
+        if len(base) + len(raw) > 2:
+            named = lettered([*base, *raw])
+            base, raw = named[: len(base)], named[len(base) :]
         if not base[0].shape:  # a count, not cut
             found += [Filled(atom, (_source(base[0], atom),), base[0].held, pair, role=role) for atom in raw]
             continue

@@ -29,7 +29,7 @@ class UnitPair:
     added: bool = False
     """The parts are cut along their inputs, and what they return is added up."""
     along: str = ""
-    """Where parts go along with those of another pair, as norms do with kernels: the path of that pair's first in raw."""
+    """Where parts go along with those of another pair, as norms do with kernels: the path of its first unit in raw."""
 
     @property
     def numbered(self) -> bool:

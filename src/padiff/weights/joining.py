@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from padiff.weights.fitting import numbered_alike, parent, part_role
 from padiff.weights.units import UNKNOWN, Atom, Unit
@@ -52,12 +53,28 @@ def _kernels_join(parts: Sequence[Unit], whole: Unit) -> bool:
 
 
 def _adds_up(parts: Sequence[Atom], whole: Atom) -> bool:
+    *parts, whole = lettered([*parts, whole])
     cuts = [cut_of(part, whole) for part in parts]
     full = cut_of(whole, whole)
     if full is None or any(cut is None or cut[1] != full[1] for cut in cuts):
         ranks = {len(part.shape) for part in (*parts, whole)}
         return len(ranks) > 1 and _matrices_join(parts, whole)
     return sum(cut[0] for cut in cuts if cut is not None) == full[0]
+
+
+def lettered(atoms: Sequence[Atom]) -> list[Atom]:
+    """Parts and their whole, somewhere among them, as they are; or, if nobody names the axes of any, with ``o`` for the
+    first axis along which they add up."""
+    shapes = [atom.shape for atom in atoms]
+    rank = len(shapes[0])
+    if rank < 2 or any(atom.axes or len(atom.shape) != rank for atom in atoms):
+        return list(atoms)
+    for axis in range(rank):
+        lengths = [shape[axis] for shape in shapes]
+        if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1 and 2 * max(lengths) == sum(lengths):
+            axes = "".join("o" if place == axis else str(place) for place in range(rank))
+            return [replace(atom, axes=axes) for atom in atoms]
+    return list(atoms)
 
 
 def _matrices_join(parts: Sequence[Atom], whole: Atom) -> bool:

@@ -72,7 +72,7 @@ def joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair
 
 
 def _joinable(units: Sequence[Unit]) -> list[list[Unit]]:
-    """Siblings of one number of axes; of kernels also some in a row, and those of one name in modules beside each other."""
+    """Siblings of one number of axes; of kernels some in a row, too, and those of one name in modules beside."""
     families: dict[object, list[Unit]] = defaultdict(list)
     for unit in units:
         rank = len(unit.main.shape)
