@@ -344,7 +344,7 @@ class LocalRun:
         self, base: Call, call: Call, one: Slot, other: Slot, share: Share | None, gradient: Value
     ) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
-        self.silent.arrived(call)
+        self.silent.arrived(call, other)
         if share is not None:
             come = {tensor: self._beside.arrival(tensor, self._reference.arrivals) for tensor in share.base}
             return self._shared("output", base, call, other, share, come, gradient)
@@ -388,7 +388,8 @@ class LocalRun:
         self.compared.finish()
         self.silent.look()
         self._blame.finish()
-        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in self.faults]
+        faults = self.silent.without_lacking(self.faults)
+        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
 
 
 def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
