@@ -33,14 +33,14 @@ class Excuse(NamedTuple):
 class Blame:
     """The faults of one run, as it goes."""
 
-    def __init__(self, *, loosely: bool = False) -> None:
+    def __init__(self, *, loosely: bool = False, innocent: frozenset[int] | None = None) -> None:
         self._loosely = loosely
         """The models are built differently, and calls that belong together may be given different things."""
         self.faults: list[Fault] = []
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         self._accused: list[tuple[Fault, list[Excuse]]] = []
         self.met = CallsMet()
-        self.doubts = Doubts(self.met)
+        self.doubts = Doubts(self.met, innocent)
         self.right: set[tuple[int, int]] = set()
         """Raw calls with the tensors that they were given and that are base's."""
         self.misfed: set[int] = set()

@@ -21,7 +21,7 @@ from padiff.engine.families import floating
 from padiff.engine.scenes import Reached
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Value
+from padiff.records import Array, Call, Fault, StepTrace, Value
 
 LEAST = 8
 """Elements of a tensor that is told from others by its numbers."""
@@ -47,6 +47,11 @@ class Prints:
     def shared(self, other: Prints) -> int:
         """How many of these another has, too."""
         return sum(other._find(size, marks) for size, known in self._known.items() for marks in known)
+
+    def hold(self, array: Array) -> bool:
+        """Whether there is a tensor of the same numbers."""
+        marks = _marks(array)
+        return marks is not None and self._find(array.size, marks)
 
     def _find(self, size: int, marks: Array) -> bool:
         scale = float(np.sqrt(np.mean(marks**2)))
@@ -117,3 +122,13 @@ def best_of(base: Prints, raws: Sequence[Prints]) -> int | None:
     shared = [one.shared(base) for one in raws]
     best = max(range(len(raws)), key=lambda place: shared[place])
     return best if shared[best] > shared[0] else None
+
+
+def ending_elsewhere(doubts: Sequence[Fault], base: StepTrace) -> frozenset[int]:
+    """Raw calls that returned something else than base's, but something that base computes as well: they end elsewhere,
+    and are right. ``base`` ran with its ops watched."""
+    known = Prints()
+    for call in base.calls:
+        for value in _values(call):
+            known.add(value.numpy())
+    return frozenset(one.raw.index for one in doubts if one.found is not None and known.hold(one.found))

@@ -70,12 +70,13 @@ class LocalRun:
         look: Callable[[str, str, int, str, Value], None] | None = None,
         gallery: Gallery | None = None,
         following: Callable[[], bool] | None = None,
+        innocent: frozenset[int] | None = None,
     ) -> None:
         self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
         self._change = change
         self.pairs: list[tuple[Call, Call]] = []
         self.elsewhere = Elsewhere()
-        self._blame = Blame(loosely=loosely)
+        self._blame = Blame(loosely=loosely, innocent=innocent)
         sends = reference.contributions, reference.arrivals
         self.compared = LocalComparing(
             reference.trace.step,
@@ -101,6 +102,11 @@ class LocalRun:
     def faults(self) -> list[Fault]:
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         return self._blame.faults
+
+    @property
+    def rivals(self) -> Sequence[Fault]:
+        """Calls of which one was found wrong because something later was, and any may just end elsewhere."""
+        return self._blame.doubts.rivals
 
     @property
     def lost(self) -> bool:
