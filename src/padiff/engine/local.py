@@ -148,6 +148,9 @@ class LocalRun:
                     self._blame.doubts.goes_on(call)
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
+                if arranged is None and self._beside.framed_otherwise(base, call):
+                    told = self.compared.comparison("forward", "input", base, call, one, other, outcome)
+                    self._blame.framed_otherwise(call, one, other, told)
                 if arranged is not None and self._beside.begins_elsewhere(base, call):
                     self.elsewhere.began_otherwise(call, self._beside.sort(base, call))
             if arranged is None or not may_replace(arranged, other.value):

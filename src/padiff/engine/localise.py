@@ -16,6 +16,7 @@ from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
+from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
 from padiff.engine.going_along import ending_elsewhere
 from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited
@@ -106,7 +107,7 @@ def localise(
 
     def beside(alike: frozenset[Hashable] = frozenset()) -> Other:
         calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
-        return Other(calls, job.base.tree, tolerance, alike)
+        return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
     def fed(
         alike: frozenset[Hashable] = frozenset(), innocent: frozenset[int] | None = None
