@@ -145,7 +145,8 @@ class _Alignment:
         self._fits: dict[tuple[object, object], bool] = {}
         self._base_keys = [signature(unit) for unit in self.base]
         self._raw_keys = [signature(unit) for unit in self.raw]
-        self._elements = {id(units): _elements_before(units) for units in (self.base, self.raw)}
+        self._elements = _elements_before(self.base), _elements_before(self.raw)
+        self._flat = {"base": _vectors(self.base), "raw": _vectors(self.raw)}
 
     def pairs(self) -> list[UnitPair]:
         rows, columns = len(self.base), len(self.raw)
@@ -177,6 +178,8 @@ class _Alignment:
             value = score(self.base[i], self.raw[j]) + best[i + 1].get(j + 1, 0.0)
             if value >= found:
                 found, step = value, (1, 1)
+        if i in self._flat["base"] or j in self._flat["raw"]:
+            return found, step
         for count in range(2, MOST_JOINED + 1):
             for base_has_parts in (True, False):
                 down, right = (count, 1) if base_has_parts else (1, count)
@@ -207,19 +210,19 @@ class _Alignment:
 
     def _adds_up(self, i: int, j: int, down: int, right: int) -> bool:
         """Cheap to refuse: sizes are looked at before anything is put together."""
-        base, raw = self._elements[id(self.base)], self._elements[id(self.raw)]
+        base, raw = self._elements
         if i + down >= len(base) or j + right >= len(raw):
             return False
         return base[i + down] - base[i] == raw[j + right] - raw[j]
 
     def _may_join(self, i: int, j: int, down: int, right: int) -> bool:
-        if not self._adds_up(i, j, down, right) or len(self.base[i].main.shape) < 2:
+        if not self._adds_up(i, j, down, right):
             return False
         parts, whole = self._of(i, j, down, right)
         return joins(parts, whole[0])
 
     def _chain(self, i: int, j: int, down: int, right: int) -> list[UnitPair]:
-        if not self._adds_up(i, j, down, right) or len(self.base[i].main.shape) < 2:
+        if not self._adds_up(i, j, down, right):
             return []
         parts, wholes = self._of(i, j, down, right)
         return chain_at(parts, wholes, base_has_parts=down > right)
@@ -240,3 +243,8 @@ class _Alignment:
 def _elements_before(units: Sequence[Unit]) -> list[int]:
     """How many elements the first so many have."""
     return [0, *accumulate(math.prod(unit.main.shape) for unit in units)]
+
+
+def _vectors(units: Sequence[Unit]) -> set[int]:
+    """Places of units that are joined only along with others."""
+    return {place for place, unit in enumerate(units) if len(unit.main.shape) < 2}
