@@ -157,19 +157,19 @@ def planted(raw: Any, path: str, what: str) -> None:
 
 
 PLANTED = [
-    ("main.conv", "scale of conv", "forward"),
-    ("short.norm", "eps", "forward"),
-    ("main", "act", "forward"),
-    ("short", "act", "forward"),
-    ("", "scale", "forward"),
-    ("blocks.1", "act", "forward"),
-    ("short.norm", "half", "backward"),
-    ("short.conv", "half", "gradient"),
+    ("main.conv", "scale of conv", "forward", False),
+    ("short.norm", "eps", "forward", True),
+    ("main", "act", "forward", False),
+    ("short", "act", "forward", False),
+    ("short", "act", "forward", True),
+    ("", "scale", "forward", True),
+    ("blocks.1", "act", "forward", True),
+    ("short.norm", "half", "backward", False),
+    ("short.conv", "half", "gradient", True),
 ]
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(("path", "what", "phase"), PLANTED)
+@pytest.mark.parametrize(("path", "what", "phase", "late"), PLANTED)
 def test_faults_in_the_parts_have_their_places(path: str, what: str, phase: str, late: bool) -> None:
     """Also where the parts come in another order than the whole's, which no name tells."""
     base, raw = Whole(2), Parts(2, late)

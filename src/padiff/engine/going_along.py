@@ -35,14 +35,12 @@ class Prints:
 
     def __init__(self) -> None:
         self._known: dict[int, list[Array]] = {}
-        self.count = 0
 
     def add(self, array: Array) -> None:
         """Keep a tensor's, unless one that holds the same is known."""
         marks = _marks(array)
         if marks is not None and not self._find(array.size, marks):
             self._known.setdefault(array.size, []).append(marks)
-            self.count += 1
 
     def shared(self, other: Prints) -> int:
         """How many of these another has, too."""

@@ -6,7 +6,6 @@ raw   left.conv [8, 8, 1, 1]  left.bn [8]   right.conv [8, 8, 1, 1]  right.bn [8
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from padiff.weights.fitting import UnitPair, pair_up, parent
@@ -91,7 +90,7 @@ def _norm_of(kernel: Unit, left: Sequence[Unit], taken: set[int]) -> Unit | None
 
 def windows(units: Sequence[Unit], most: int) -> Iterator[list[Unit]]:
     """All that may be joined of a family: the whole of it, or some in a row."""
-    ordered = sorted(units, key=lambda unit: (unit.use if unit.use < math.inf else 0.0, unit.order))
+    ordered = sorted(units, key=lambda unit: (unit.use, unit.order))
     if 2 <= len(units) <= most:
         yield list(units)
     for count in range(2, min(most, len(ordered) - 1) + 1):
