@@ -173,3 +173,42 @@ def test_copies_in_another_framework(how: str, path: str | None) -> None:
     raw = paddle.nn.Sequential(paddle.nn.Linear(8, 8), PaddleBlock(how), paddle.nn.Linear(8, 4))
     result = padiff.compare(base, raw, rows())
     assert (None if result.divergence is None else result.divergence.raw_path) == path, str(result.divergence)
+
+
+class Biased(nn.Module):
+    """Attention with a bias for its scores, made by the first of several and handed on to the others."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        self.places = nn.Embedding(9, 1) if first else None
+
+    def forward(self, x: Any, bias: Any = None) -> Any:
+        if self.places is not None:
+            place = torch.arange(x.shape[1])
+            bias = self.places((place[:, None] - place).clamp(-4, 4) + 4)[..., 0]
+        return x + (self.query(x) @ self.key(x).transpose(-1, -2) + bias).softmax(-1) @ self.value(x), bias
+
+
+class Deep(nn.Module):
+    def __init__(self, detached: int = -1) -> None:
+        super().__init__()
+        self.attention = nn.ModuleList(Biased(place == 0) for place in range(3))
+        self.inner = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        if detached >= 0:
+            self.inner[detached].register_forward_hook(lambda _, given, made: made.detach())
+
+    def forward(self, x: Any) -> Any:
+        bias = None
+        for attention, inner in zip(self.attention, self.inner, strict=True):
+            x, bias = attention(x, bias)
+            x = inner(x)
+        return x
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_call_that_gets_a_part_of_its_gradients_is_not_blamed_for_what_it_lacks(place: int) -> None:
+    """Later blocks send something back to the bias, but nothing comes to what the attention returns besides."""
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    result = padiff.compare(Deep(), Deep(place), x)
+    assert [(one.raw_path, one.phase) for one in result.divergences] == [(f"inner.{place}", "backward")], str(result)

@@ -280,3 +280,30 @@ def test_what_one_part_sends_back_wrong_is_no_second_place(part: str) -> None:
     getattr(raw[1], part).register_forward_hook(lambda _, given, made: made * 1.01)
     result = padiff.compare(base, raw, X)
     assert [(one.raw_path, one.phase) for one in result.divergences] == [(f"1.{part}", "forward")], str(result)
+
+
+class Wrong(Fused):
+    """A fused attention whose scores are scaled otherwise, as they are in all of its blocks."""
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        sizes = (3, HEADS, WIDTH // HEADS)
+        made = getattr(self, self.fused)(x).reshape([b, s, *(sizes[axis] for axis in self.layout)])
+        made = made.transpose([2 + self.layout.index(axis) for axis in (0, 1)] + [0, 1, 2 + self.layout.index(2)])
+        q, k, v = (made[self.order.index(part)].transpose([1, 0, 2, 3]) for part in "qkv")
+        scores = q @ k.transpose([0, 1, 3, 2])
+        scores = paddle.nn.functional.softmax(scores * 0.6)
+        return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, WIDTH]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_told_by_what_is_computed_where_all_of_it_is_wrong(layout: str) -> None:
+    """No block returns what base's does, whatever its layout: the one by which most of it is computed is taken."""
+    base = torch.nn.Sequential(Separate(), Separate())
+    raw = paddle.nn.Sequential(Wrong(layout, name="mixed"), Wrong(layout, name="mixed"))
+    result = padiff.compare(base, raw, X)
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "0", str(result)
+    assert result.divergence.op is not None
+    assert result.divergence.op.raw_line is not None
+    assert "0.6" in (result.divergence.op.raw_line.text or ""), str(result)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from padiff.align.derived import Cut, Joined
+from padiff.align.derived import cut, joined, stretches_given
 from padiff.align.kin import by_identity, kin_of
 from padiff.align.stretches import Cut as Place
 from padiff.align.stretches import Stretching, by_the_way, stretched
@@ -263,23 +263,40 @@ class CallPairing:
         calls = [call for call in found if call is not None and len(call.outputs) == 1]
         if len(calls) < len(group.base):
             return None
+        output = self._grouped_slot(group, raw, [call.outputs[0] for call in calls], group.sizes)
+        if output is None:
+            return None
+        path = " + ".join(call.path for call in calls)
+        return replace(calls[0], path=path, inputs=self._group_inputs(group, raw, calls), outputs=(output,))
+
+    def _group_inputs(self, group: Group, raw: Call, calls: Sequence[Call]) -> tuple[Slot, ...]:
+        """What a group's calls are given: the same, or each its stretch, as norms and depthwise kernels are."""
+        sizes = self._given_sizes(group, raw, calls)
+        made = None if sizes is None else self._grouped_slot(group, raw, [call.inputs[0] for call in calls], sizes)
+        return calls[0].inputs if made is None else (made, *calls[0].inputs[1:])
+
+    def _given_sizes(self, group: Group, raw: Call, calls: Sequence[Call]) -> tuple[int, ...] | None:
+        given = [call.inputs[0].value.shape for call in calls if call.inputs]
+        if len(given) < len(calls) or not raw.inputs:
+            return None
+        return stretches_given(group, given, raw.inputs[0].value.shape, group.raw.index(raw.node))
+
+    def _grouped_slot(self, group: Group, raw: Call, slots: Sequence[Slot], sizes: Sequence[int]) -> Slot | None:
+        """Slots of base's calls joined, or the stretch of one that a call of raw has, under a number of its own."""
         number = -1 - len(self.derived)
-        outputs = [call.outputs[0] for call in calls]
-        self.parts[number] = tuple(slot.tensor for slot in outputs)
-        self.members.update(self.parts[number])
-        if len(calls) > 1:
-            self.derived[number] = partial(_joined, tuple(slot.tensor for slot in outputs), group.heads)
+        tensors = tuple(slot.tensor for slot in slots)
+        if len(slots) > 1:
+            derive = partial(joined, tensors, group.heads, group.axis)
         else:
             place = group.raw.index(raw.node)
-            start = sum(group.sizes[:place])
-            self.derived[number] = partial(_cut, outputs[0].tensor, start, start + group.sizes[place], group.heads)
-        values = {slot.tensor: slot.value for slot in outputs}
-        value = self.derived[number](values)
+            start = sum(sizes[:place])
+            derive = partial(cut, tensors[0], start, start + sizes[place], group.heads, group.axis)
+        value = derive({slot.tensor: slot.value for slot in slots})
         if value is None:
             return None
-        tracked = all(slot.tracked for slot in outputs)
-        path = " + ".join(call.path for call in calls)
-        return replace(calls[0], path=path, outputs=(Slot(outputs[0].name, number, value, tracked),))
+        self.parts[number], self.derived[number] = tensors, derive
+        self.members.update(tensors)
+        return Slot(slots[0].name, number, value, all(slot.tracked for slot in slots))
 
     def together(self, raw: Call) -> list[Call] | None:
         """Base's calls that together do what a call of raw does; None where it does but a part of what one does."""
@@ -289,10 +306,11 @@ class CallPairing:
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
-        if len(group.base) == 1:
-            return None
         found = [self._base_calls.get((node, raw.occurrence)) for node in group.base]
-        return [call for call in found if call is not None]
+        calls = [call for call in found if call is not None]
+        if len(group.base) == 1 and (not calls or self._given_sizes(group, raw, calls) is None):
+            return None
+        return calls
 
     def unmatched(self, raw_calls: Sequence[Call]) -> tuple[Unmatched, ...]:
         """Calls without partner on either side, in order, each with the reason."""
@@ -365,15 +383,6 @@ def _bare(tree: ModuleTree, node: int) -> bool:
     """A leaf that holds no tensors."""
     found = tree.nodes[node]
     return not found.children and not found.parameters and not found.buffers
-
-
-def _joined(tensors: tuple[int, ...], heads: int, values: Mapping[int, Value]) -> Value | None:
-    held = [values[tensor] for tensor in tensors if tensor in values]
-    return Joined(held, heads) if len(held) == len(tensors) else None
-
-
-def _cut(tensor: int, start: int, stop: int, heads: int, values: Mapping[int, Value]) -> Value | None:
-    return Cut(values[tensor], start, stop, heads) if tensor in values else None
 
 
 def _times(count: int) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 from padiff.align import CallPairing, tag_key, tags_of
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.doubts import CONTAINERS
+from padiff.engine.frames import Frames
 from padiff.engine.partners import Partners
 from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
 
@@ -68,6 +69,10 @@ class Beside(Protocol):
         """Equal for pairs of calls of the same two classes with the same parts."""
         ...
 
+    def framed_otherwise(self, base: Call, raw: Call) -> bool:
+        """Whether a call is given more than base's, which adds to it by itself, and not the same."""
+        ...
+
 
 class Itself:
     """Base beside itself."""
@@ -108,7 +113,7 @@ class Itself:
     def loose(self, base: Call, raw: Call) -> bool:
         return False
 
-    begins_elsewhere = loose
+    begins_elsewhere = framed_otherwise = loose
 
     def begun_alike(self, base: Call, raw: Call) -> None:
         pass
@@ -126,8 +131,9 @@ class Other:
         base_tree: ModuleTree,
         tolerance: Tolerance,
         alike: frozenset[Hashable] = frozenset(),
+        frames: Frames | None = None,
     ) -> None:
-        self._pairing, self._tree = pairing, base_tree
+        self._pairing, self._tree, self._frames = pairing, base_tree, frames
         self._partners = Partners(pairing, base_tree, tolerance)
         self._alike: set[Hashable] = set(alike)
         """Sorts of calls that are known to begin at the same place."""
@@ -185,6 +191,9 @@ class Other:
 
     def sort(self, base: Call, raw: Call) -> Hashable:
         return self._pairing.sort(base, raw)
+
+    def framed_otherwise(self, base: Call, raw: Call) -> bool:
+        return self._frames is not None and self._frames.otherwise(base, raw)
 
     def _holds(self, node: ModuleNode) -> bool:
         """Whether it is there for the modules in it, and not a layer of its own."""

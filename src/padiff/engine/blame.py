@@ -33,20 +33,22 @@ class Excuse(NamedTuple):
 class Blame:
     """The faults of one run, as it goes."""
 
-    def __init__(self, *, loosely: bool = False) -> None:
+    def __init__(self, *, loosely: bool = False, innocent: frozenset[int] | None = None) -> None:
         self._loosely = loosely
         """The models are built differently, and calls that belong together may be given different things."""
         self.faults: list[Fault] = []
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         self._accused: list[tuple[Fault, list[Excuse]]] = []
         self.met = CallsMet()
-        self.doubts = Doubts(self.met)
+        self.doubts = Doubts(self.met, innocent)
         self.right: set[tuple[int, int]] = set()
         """Raw calls with the tensors that they were given and that are base's."""
         self.misfed: set[int] = set()
         """Raw calls whose first input differs: what they return may differ for that alone."""
         self._excuses: dict[int, list[Excuse]] = {}
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
+        self._framed: dict[int, Fault] = {}
+        """Raw call to who padded what it was given, where that is not what base's pads."""
         self._idle: set[Sort] = set()
         """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
         self._in_doubt: list[int] = []
@@ -174,6 +176,16 @@ class Blame:
         excuse = Excuse((base.kind, call.kind, f"no {comparison.name}"), fault)
         self._excuses.setdefault(call.index, []).append(excuse)
 
+    def framed_otherwise(self, call: Call, one: Slot, other: Slot, comparison: Comparison) -> None:
+        """A call is given more than base's, which pads by itself, and not what that makes: if what it returns is wrong,
+        the code that pads is to blame."""
+        base, raw = self._around(call, other)
+        after = self.met.child_of(raw, call)
+        arrays = np.array(one.value.numpy()), np.array(other.value.numpy())
+        self._framed[call.index] = Fault(
+            "forward", base, raw, comparison, True, self.met.before(after) if after else None, after, *arrays
+        )
+
     # --- who it is
 
     def accuse(
@@ -219,6 +231,8 @@ class Blame:
             expected=np.array(one.value.numpy() if arranged is None else arranged),
             found=np.array(other.value.numpy()),
         )
+        if (phase, role) == ("forward", "output"):
+            fault = self._framed.get(call.index, fault)
         if kind == "beside":
             if other is call.inputs[0]:
                 self.doubts.given_another_size.add(call.index)

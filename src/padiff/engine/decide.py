@@ -15,6 +15,7 @@ import numpy as np
 from padiff.capture.one_step import Arguments
 from padiff.capture.returned import returned
 from padiff.compare.layouts import compare_in_any_layout
+from padiff.engine.going_along import Prints, best_of, made_inside
 from padiff.engine.outputs import Named, paired_outputs
 from padiff.engine.stored import StoredTree, stored_returned
 from padiff.frameworks.tree import LiveTree
@@ -75,13 +76,15 @@ def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], 
     by_outputs = dict.fromkeys(range(len(choices)), "outputs")
     if math.prod(len(choice.options) for choice in choices) <= _MOST_TRIED:
         found = _best(choices, trial.of_outputs)
-        return (found, by_outputs) if found is not None else _place_by_place(choices, trial)
+        return (
+            (found, by_outputs) if found is not None else _by_numbers(choices, trial, *_place_by_place(choices, trial))
+        )
     default = (0,) * len(choices)
     if trial.of_outputs(default)[0]:
         return default, by_outputs
     chosen, where = _place_by_place(choices, trial)
     found = chosen if trial.of_outputs(chosen)[0] else _best(choices, trial.of_outputs)
-    return (found, by_outputs) if found is not None else (chosen, where)
+    return (found, by_outputs) if found is not None else _by_numbers(choices, trial, chosen, where)
 
 
 class _Trial:
@@ -112,6 +115,17 @@ class _Trial:
         _, made = self._run(chosen)
         one, other = self._expected_at.get(place[0]), made.get(place[1])
         return _score([(one, other)] if one is not None and other is not None else [])
+
+    def inside(self, place: tuple[str, str], options: Sequence[Sequence[int]]) -> int | None:
+        """Which of several ways to choose has raw compute most of what base computes there; None for the first."""
+        self._left -= len(options)
+        if self._left < 0 or isinstance(self._base, StoredTree) or isinstance(self._raw, StoredTree):
+            return None
+        made: list[Prints] = []
+        for chosen in options:
+            apply_plan(self._base, self._raw, _with(self._plan, chosen))
+            made.append(made_inside(self._raw, self._arguments()[1], place[1]))
+        return best_of(made_inside(self._base, self._arguments()[0], place[0]), made)
 
     def _run(self, chosen: Sequence[int]) -> tuple[list[Named], dict[str, Array]]:
         self._left -= 1
@@ -183,6 +197,21 @@ def _place_by_place(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int
         if len(where) == before:
             break
     return tuple(chosen), where
+
+
+def _by_numbers(
+    choices: Sequence[Choice], trial: _Trial, chosen: tuple[int, ...], where: dict[int, str]
+) -> tuple[tuple[int, ...], dict[int, str]]:
+    """What no outputs settle, since they are wrong whatever is chosen: by how much of what is made there base makes."""
+    for number, choice in enumerate(choices):
+        if number in where:
+            continue
+        options = [tuple(_put(chosen, [number], [option])) for option in range(len(choice.options))]
+        best = trial.inside(choice.place, options)
+        if best is not None:
+            chosen = options[best]
+            where = {**where, number: f"most numbers in {choice.place[1] or 'the model'}"}
+    return chosen, where
 
 
 def _score_at(

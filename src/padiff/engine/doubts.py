@@ -17,8 +17,11 @@ CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "
 class Doubts:
     """What is in doubt in one run, as it goes."""
 
-    def __init__(self, met: CallsMet) -> None:
-        self._met = met
+    def __init__(self, met: CallsMet, innocent: frozenset[int] | None = None) -> None:
+        self._met, self._innocent = met, innocent
+        """Raw calls of which it is known that they end elsewhere; None where nothing is."""
+        self.rivals: list[Fault] = []
+        """All that was in doubt when one was first confirmed."""
         self._open: list[Fault] = []
         """If they are wrong, something later will be."""
         self._outlived: list[Fault] = []
@@ -31,6 +34,8 @@ class Doubts:
     def add(self, base: Call, call: Call, fault: Fault, *, misfed: bool) -> None:
         """A call that might end elsewhere returned something else; ``misfed`` says that it was given something else,
         too."""
+        if self._innocent is not None and call.index in self._innocent:
+            return
         if not misfed:
             self._likes[base.kind, call.kind].append(fault)
         if not self._open or not misfed:  # else what was doubtful before explains it
@@ -82,9 +87,12 @@ class Doubts:
 
     def confirmed(self, told: Slot) -> Fault:
         """A tensor is wrong: what was doubtful last is, and explains the rest; of several, the last that returned as
-        much."""
+        much. Where it is known which do end elsewhere, the first of its sort."""
         size = math.prod(told.value.shape)
         last = next((doubt for doubt in reversed(self._open) if _size(doubt) == size), self._open[-1])
+        if self._innocent is not None:
+            last = next(doubt for doubt in self._open if _sort(doubt) == _sort(last))
+        self.rivals = self.rivals or list(self._open)
         found = self._innermost(last)
         self._open.clear()
         return found
@@ -110,6 +118,10 @@ class Doubts:
             if alone and kind not in CONTAINERS and not _rectifies(wrong[0]):
                 found += wrong
         return found[:1]
+
+
+def _sort(doubt: Fault) -> tuple[str, str]:
+    return doubt.base.kind, doubt.raw.kind
 
 
 def _size(doubt: Fault) -> int:

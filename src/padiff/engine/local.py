@@ -70,12 +70,13 @@ class LocalRun:
         look: Callable[[str, str, int, str, Value], None] | None = None,
         gallery: Gallery | None = None,
         following: Callable[[], bool] | None = None,
+        innocent: frozenset[int] | None = None,
     ) -> None:
         self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
         self._change = change
         self.pairs: list[tuple[Call, Call]] = []
         self.elsewhere = Elsewhere()
-        self._blame = Blame(loosely=loosely)
+        self._blame = Blame(loosely=loosely, innocent=innocent)
         sends = reference.contributions, reference.arrivals
         self.compared = LocalComparing(
             reference.trace.step,
@@ -101,6 +102,11 @@ class LocalRun:
     def faults(self) -> list[Fault]:
         """Filled when the run is over: forward first, then backward, each in the order of computation."""
         return self._blame.faults
+
+    @property
+    def rivals(self) -> Sequence[Fault]:
+        """Calls of which one was found wrong because something later was, and any may just end elsewhere."""
+        return self._blame.doubts.rivals
 
     @property
     def lost(self) -> bool:
@@ -142,6 +148,9 @@ class LocalRun:
                     self._blame.doubts.goes_on(call)
             elif other is call.inputs[0]:
                 self._blame.misfed.add(call.index)
+                if arranged is None and self._beside.framed_otherwise(base, call):
+                    told = self.compared.comparison("forward", "input", base, call, one, other, outcome)
+                    self._blame.framed_otherwise(call, one, other, told)
                 if arranged is not None and self._beside.begins_elsewhere(base, call):
                     self.elsewhere.began_otherwise(call, self._beside.sort(base, call))
             if arranged is None or not may_replace(arranged, other.value):
@@ -327,6 +336,10 @@ class LocalRun:
 
     def _sent_back(self, members: Sequence[Call], one: Slot) -> Value | None:
         sent = self._reference.contributions
+        parts = self._beside.parts(one.tensor)
+        if parts != (one.tensor,):  # each is given a stretch of what the other side's one is
+            own = {part: value for part in parts for call in members if (value := sent.get((call.index, part)))}
+            return self._beside.arrival(one.tensor, own)
         if len(members) == 1:
             return sent.get((members[0].index, one.tensor))
         found = [
@@ -340,7 +353,7 @@ class LocalRun:
         self, base: Call, call: Call, one: Slot, other: Slot, share: Share | None, gradient: Value
     ) -> Array | None:
         """What comes back to an output of the call, from all that used it."""
-        self.silent.arrived(call)
+        self.silent.arrived(call, other)
         if share is not None:
             come = {tensor: self._beside.arrival(tensor, self._reference.arrivals) for tensor in share.base}
             return self._shared("output", base, call, other, share, come, gradient)
@@ -384,7 +397,8 @@ class LocalRun:
         self.compared.finish()
         self.silent.look()
         self._blame.finish()
-        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in self.faults]
+        faults = self.silent.without_lacking(self.faults)
+        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
 
 
 def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:

@@ -16,7 +16,9 @@ from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
+from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
+from padiff.engine.going_along import ending_elsewhere
 from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
@@ -105,9 +107,11 @@ def localise(
 
     def beside(alike: frozenset[Hashable] = frozenset()) -> Other:
         calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
-        return Other(calls, job.base.tree, tolerance, alike)
+        return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
-    def fed(alike: frozenset[Hashable] = frozenset()) -> tuple[LocalRun, StepTrace]:
+    def fed(
+        alike: frozenset[Hashable] = frozenset(), innocent: frozenset[int] | None = None
+    ) -> tuple[LocalRun, StepTrace]:
         run = LocalRun(
             reference,
             beside(alike),
@@ -116,6 +120,7 @@ def localise(
             backward=backward,
             gallery=Gallery(),
             following=raw.live.adapter.grad_enabled,
+            innocent=innocent,
         )
         del left[1:]
         if half_way:
@@ -133,6 +138,9 @@ def localise(
             run, found = other
         else:
             alike = frozenset()
+    if len(run.rivals) > 1 and not half_way:
+        watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
+        run, found = fed(alike, ending_elsewhere(run.rivals, watched))
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
     def state(noise: Noise | None) -> list[Comparison]:

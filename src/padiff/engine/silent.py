@@ -52,6 +52,8 @@ class Silent:
         """Raw's call and tensor to what the call is to send back to it, until it does."""
         self._expected: dict[int, Place] = {}
         """Raw's call to its first output, until a gradient comes back to it."""
+        self._outputs: dict[tuple[int, int], Place] = {}
+        """The same for all outputs, by call and tensor."""
         self._unasked: list[Place] = []
         """What calls of raw sent back where base's got a gradient and sent none."""
         self.reached: set[int] = set()
@@ -69,6 +71,7 @@ class Silent:
 
     def returned(self, place: Place) -> None:
         """Both sides follow what a call returned."""
+        self._outputs[place.call.index, place.other.tensor] = place
         if place.other is place.call.outputs[0]:
             self._expected[place.call.index] = place
 
@@ -102,10 +105,11 @@ class Silent:
         self._unasked.append(place)
         return nothing(gradient)
 
-    def arrived(self, call: Call) -> None:
+    def arrived(self, call: Call, other: Slot) -> None:
         """A gradient comes back to what a call of raw returned."""
         self.reached.add(call.index)
         self._expected.pop(call.index, None)
+        self._outputs.pop((call.index, other.tensor), None)
 
     def forsaken(self, place: Place, gradient: Value) -> Array | None:
         """A gradient comes back to what a call of raw returned, and none to base's: whose code takes it is to blame."""
@@ -117,16 +121,28 @@ class Silent:
     # --- when the run is over
 
     def look(self) -> None:
-        """Calls to which gradients came, and which sent none back where the other side's did; the innermost of them."""
+        """Calls to which gradients came, and which sent none back where the other side's did; the innermost. One
+        that lacks a gradient at an output has nothing to send: who did not send that one is to blame."""
         if not self.reached:
             return
-        found = [place for place in self._awaited.values() if place.call.index in self.reached and self._sends(place)]
+        asked = self.reached - self._lacking()
+        found = [place for place in self._awaited.values() if place.call.index in asked and self._sends(place)]
         sides: tuple[tuple[Side, list[Place]], ...] = (("raw", found), ("base", self._unasked))
         for side, silent in sides:
             for place in _innermost(silent):
                 outcome = missing(f"{side} sends no gradient back to it (no_grad, detach)")
                 comparison = self._run.comparison("backward", "input", *place, outcome)
                 self._blame.sent_nothing(place.base, place.call, comparison, side)
+
+    def _lacking(self) -> set[int]:
+        """Calls of raw to one of whose outputs no gradient came, where one does in base."""
+        return {place.call.index for place in self._outputs.values() if self._answered_in_base(place)}
+
+    def without_lacking(self, faults: list[Fault]) -> list[Fault]:
+        """Without what calls send back that lack a gradient at an output, where somebody else is to blame for that."""
+        lacking = self._lacking()
+        kept = [fault for fault in faults if fault.phase == "forward" or fault.raw.index not in lacking]
+        return kept or faults
 
     def _sends(self, place: Place) -> bool:
         """Whether base's call sends anything back."""
@@ -166,10 +182,12 @@ class Silent:
     def _unanswered(self) -> Iterator[Place]:
         """The last first."""
         for index in sorted(self._expected, reverse=True):
-            place = self._expected[index]
-            arrived = self._arrivals.get(place.one.tensor)
-            if arrived is not None and np.any(arrived.numpy()):
-                yield place
+            if self._answered_in_base(self._expected[index]):
+                yield self._expected[index]
+
+    def _answered_in_base(self, place: Place) -> bool:
+        arrived = self._arrivals.get(place.one.tensor)
+        return arrived is not None and bool(np.any(arrived.numpy()))
 
     def _no_answer(self, place: Place) -> Comparison:
         why = missing("no gradient comes back to it in raw (no_grad, detach)")

@@ -98,6 +98,8 @@ class Group(PlainData):
     """How much of the fused output each of the several makes up, in order."""
     heads: int = 0
     """Where not 0: the fused output is laid out head by head, each head with all parts."""
+    axis: int = -1
+    """Axis of base's outputs along which they are cut or joined."""
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import accumulate, compress
 
-from padiff.weights.fitting import (
-    MOST_JOINED,
-    UnitPair,
-    fits,
-    in_part_order,
-    join_score,
-    joins,
-    pair_up,
-    parent,
-    part_role,
-    score,
-    signature,
-)
+from padiff.weights.chains import chain_at, chain_score, norms_along
+from padiff.weights.fitting import UnitPair, fits, in_part_order, pair_up, parent, part_role, score, signature
+from padiff.weights.joining import MOST_JOINED, join_score, joins
 from padiff.weights.leftovers import (
     added_leftovers,
     beside_partners,
@@ -71,7 +61,7 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
     base, raw = rest(base, raw, found)
-    found, base, raw = _leftovers(base, raw)
+    found, base, raw = _leftovers(base, raw, found)
     pairs += found
     found = added_leftovers(base, raw)
     pairs += found
@@ -83,13 +73,15 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
     return pairs, list(base), list(raw)
 
 
-def _leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
-    pairs: list[UnitPair] = []
-    for step in (joined_leftovers, single_leftovers):
-        found = step(base, raw)
-        pairs += found
-        base, raw = rest(base, raw, found)
-    return pairs, list(base), list(raw)
+def _leftovers(
+    base: Sequence[Unit], raw: Sequence[Unit], known: Sequence[UnitPair] = ()
+) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    """``known`` are pairs that order of use found: norms go along with those of them that are joined."""
+    pairs = joined_leftovers(base, raw)
+    pairs += norms_along([*known, *pairs], *rest(base, raw, pairs))
+    pairs += single_leftovers(*rest(base, raw, pairs))
+    base, raw = rest(base, raw, pairs)
+    return pairs, base, raw
 
 
 def _of_other_sizes(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
@@ -103,7 +95,7 @@ def _of_other_sizes(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[Uni
 
     sizeless = without_size(base), without_size(raw)
     pairs = _Alignment(*map(_in_named_order, sizeless)).pairs()
-    found, base_left, raw_left = _leftovers(*rest(*sizeless, pairs))
+    found, base_left, raw_left = _leftovers(*rest(*sizeless, pairs), pairs)
     restored = [
         replace(pair, base=tuple(known[id(u)] for u in pair.base), raw=tuple(known[id(u)] for u in pair.raw))
         for pair in (*pairs, *found)
@@ -118,7 +110,7 @@ def _in_halves(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair
     base, raw = rest(base, raw, pairs)
     found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
     pairs += found
-    found, base, raw = _leftovers(*rest(base, raw, found))
+    found, base, raw = _leftovers(*rest(base, raw, found), found)
     pairs += found
     found = added_leftovers(base, raw)
     base, raw = rest(base, raw, found)
@@ -145,13 +137,16 @@ def _siblings(one: Unit, other: Unit) -> bool:
 
 
 class _Alignment:
-    """The best order-preserving alignment of two sequences of units with moves 1-1, k-1 and 1-k."""
+    """The best order-preserving alignment of two sequences of units with moves 1-1, k-1 and 1-k; and 2k-2 and 2-2k, for
+    kernels with a norm each against one with its own."""
 
     def __init__(self, base: Sequence[Unit], raw: Sequence[Unit]) -> None:
         self.base, self.raw = list(base), list(raw)
         self._fits: dict[tuple[object, object], bool] = {}
         self._base_keys = [signature(unit) for unit in self.base]
         self._raw_keys = [signature(unit) for unit in self.raw]
+        self._elements = _elements_before(self.base), _elements_before(self.raw)
+        self._flat = {"base": _vectors(self.base), "raw": _vectors(self.raw)}
 
     def pairs(self) -> list[UnitPair]:
         rows, columns = len(self.base), len(self.raw)
@@ -166,7 +161,7 @@ class _Alignment:
 
     def _within(self, band: int) -> list[UnitPair]:
         rows, columns = len(self.base), len(self.raw)
-        best: list[dict[int, float]] = [{} for _ in range(rows + MOST_JOINED + 1)]
+        best: list[dict[int, float]] = [{} for _ in range(rows + 2 * MOST_JOINED + 1)]
         move: list[dict[int, tuple[int, int]]] = [{} for _ in range(rows)]
         for i in range(rows - 1, -1, -1):
             middle = round(i * columns / rows)
@@ -183,15 +178,22 @@ class _Alignment:
             value = score(self.base[i], self.raw[j]) + best[i + 1].get(j + 1, 0.0)
             if value >= found:
                 found, step = value, (1, 1)
+        if i in self._flat["base"] or j in self._flat["raw"]:
+            return found, step
         for count in range(2, MOST_JOINED + 1):
-            if i + count <= len(self.base) and self._may_join(self.base, i, count, self.raw[j]):
-                value = join_score(self.base[i : i + count], self.raw[j]) + best[i + count].get(j + 1, 0.0)
-                if value > found:
-                    found, step = value, (count, 1)
-            if j + count <= len(self.raw) and self._may_join(self.raw, j, count, self.base[i]):
-                value = join_score(self.raw[j : j + count], self.base[i]) + best[i + 1].get(j + count, 0.0)
-                if value > found:
-                    found, step = value, (1, count)
+            for base_has_parts in (True, False):
+                down, right = (count, 1) if base_has_parts else (1, count)
+                if self._may_join(i, j, down, right):
+                    parts, whole = self._of(i, j, down, right)
+                    value = join_score(parts, whole[0]) + best[i + down].get(j + right, 0.0)
+                    if value > found:
+                        found, step = value, (down, right)
+                down, right = (2 * count, 2) if base_has_parts else (2, 2 * count)
+                pairs = self._chain(i, j, down, right)
+                if pairs:
+                    value = sum(map(chain_score, pairs)) + best[i + down].get(j + right, 0.0)
+                    if value > found:
+                        found, step = value, (down, right)
         return found, step
 
     def _fit(self, i: int, j: int) -> bool:
@@ -201,24 +203,48 @@ class _Alignment:
             known = self._fits[key] = fits(self.base[i], self.raw[j])
         return known
 
-    def _may_join(self, units: Sequence[Unit], start: int, count: int, whole: Unit) -> bool:
-        # Cheap to refuse: the sizes are checked before anything is put together.
-        if len(whole.main.shape) != 2 or len(units[start].main.shape) != 2:
+    def _of(self, i: int, j: int, down: int, right: int) -> tuple[list[Unit], list[Unit]]:
+        """The parts and what they may make up."""
+        base, raw = self.base[i : i + down], self.raw[j : j + right]
+        return (base, raw) if down > right else (raw, base)
+
+    def _adds_up(self, i: int, j: int, down: int, right: int) -> bool:
+        """Cheap to refuse: sizes are looked at before anything is put together."""
+        base, raw = self._elements
+        if i + down >= len(base) or j + right >= len(raw):
             return False
-        elements = math.prod(whole.main.shape)
-        total = 0
-        for unit in units[start : start + count]:
-            total += math.prod(unit.main.shape)
-            if total > elements:
-                return False
-        return total == elements and joins(units[start : start + count], whole)
+        return base[i + down] - base[i] == raw[j + right] - raw[j]
+
+    def _may_join(self, i: int, j: int, down: int, right: int) -> bool:
+        if not self._adds_up(i, j, down, right):
+            return False
+        parts, whole = self._of(i, j, down, right)
+        return joins(parts, whole[0])
+
+    def _chain(self, i: int, j: int, down: int, right: int) -> list[UnitPair]:
+        if not self._adds_up(i, j, down, right):
+            return []
+        parts, wholes = self._of(i, j, down, right)
+        return chain_at(parts, wholes, base_has_parts=down > right)
 
     def _walk(self, move: list[dict[int, tuple[int, int]]]) -> list[UnitPair]:
         pairs: list[UnitPair] = []
         i = j = 0
         while i < len(self.base) and j < len(self.raw):
             down, right = move[i].get(j, (1, 0) if i * len(self.raw) < j * len(self.base) else (0, 1))
-            if down and right:
+            if min(down, right) > 1:
+                pairs += self._chain(i, j, down, right)
+            elif down and right:
                 pairs.append(pair_up(self.base[i : i + down], self.raw[j : j + right]))
             i, j = i + down, j + right
         return pairs
+
+
+def _elements_before(units: Sequence[Unit]) -> list[int]:
+    """How many elements the first so many have."""
+    return [0, *accumulate(math.prod(unit.main.shape) for unit in units)]
+
+
+def _vectors(units: Sequence[Unit]) -> set[int]:
+    """Places of units that are joined only along with others."""
+    return {place for place, unit in enumerate(units) if len(unit.main.shape) < 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,8 +11,6 @@ from typing import Any
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Anchors,
-    Group,
-    ModuleNode,
     Unmatched,
     Usage,
     WeightEntry,
@@ -22,6 +19,7 @@ from padiff.records import (
     WeightSource,
 )
 from padiff.weights import problems
+from padiff.weights.anchors import anchors_of
 from padiff.weights.apply import build
 from padiff.weights.assign import assign
 from padiff.weights.choices import Question, questions_of
@@ -44,17 +42,23 @@ class Proposal:
     """A plan for models of different make, and what it says about the modules."""
 
     def __init__(
-        self, plan: WeightPlan, pairs: Sequence[UnitPair], questions: Sequence[Question], uses: tuple[Usage, Usage]
+        self,
+        plan: WeightPlan,
+        pairs: Sequence[UnitPair],
+        questions: Sequence[Question],
+        lives: tuple[LiveTree, LiveTree],
+        uses: tuple[Usage, Usage],
     ) -> None:
         self.plan = plan
-        self._pairs, self._questions, self._uses = pairs, questions, uses
+        self._pairs, self._questions, self._lives, self._uses = pairs, questions, lives, uses
 
     def anchors(self, plan: WeightPlan) -> Anchors:
         """What the plan, with its choices settled, says about the modules."""
         changed: dict[int, UnitPair] = {}
         for question, choice in zip(self._questions, plan.choices, strict=True):
             changed |= question.options[choice.chosen].pairs
-        return _anchors([changed.get(n, pair) for n, pair in enumerate(self._pairs)], *self._uses)
+        pairs = [changed.get(n, pair) for n, pair in enumerate(self._pairs)]
+        return anchors_of(pairs, *self._lives, *self._uses)
 
 
 def plan_by_use(
@@ -82,7 +86,7 @@ def plan_by_use(
     plan = _Checked(base, raw, bool(raw_use.tensors), lossy).plan(every, tied, base_left, raw_left)
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
     wrapped = [_at_wrapper(pair, (base, raw), (base_use, raw_use)) for pair in pairs]
-    return Proposal(plan, wrapped, questions, (base_use, raw_use))
+    return Proposal(plan, wrapped, questions, (base, raw), (base_use, raw_use))
 
 
 def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
@@ -263,74 +267,3 @@ def _composed_ties(pairs: Sequence[UnitPair]) -> list[tuple[Held, Held, WeightEn
         )
         entries.append((source.held, held, entry))
     return entries
-
-
-def _anchors(pairs: Sequence[UnitPair], base_use: Usage, raw_use: Usage) -> Anchors:
-    direct: list[tuple[int, int]] = []
-    groups: list[Group] = []
-    base_holds: dict[int, list[int]] = defaultdict(list)
-    raw_holds: dict[int, list[int]] = defaultdict(list)
-    loose: list[tuple[ModuleNode, ModuleNode]] = []
-    number = 0
-    for pair in pairs:
-        count = max(len(pair.base), len(pair.raw))
-        numbers = [-1 - number - place for place in range(count)]
-        number += count
-        for units, holds in ((pair.base, base_holds), (pair.raw, raw_holds)):
-            for place, unit in enumerate(units):
-                holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
-        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]) and not _a_cell_of(pair):
-            direct.append((pair.base[0].node.index, pair.raw[0].node.index))
-        elif count > 1 and _is_group(pair):
-            groups.append(_group(pair))
-        elif count == 1:
-            loose.append((pair.base[0].node, pair.raw[0].node))
-    direct += _by_all_they_hold(loose, direct)
-    return Anchors(
-        pairs=tuple(direct),
-        groups=tuple(groups),
-        base_holds={index: tuple(held) for index, held in base_holds.items()},
-        raw_holds={index: tuple(held) for index, held in raw_holds.items()},
-        base_order=dict(base_use.calls),
-        raw_order=dict(raw_use.calls),
-    )
-
-
-def _by_all_they_hold(
-    loose: Sequence[tuple[ModuleNode, ModuleNode]], known: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Leaves of no table whose tensors come one by one, all from the same leaf."""
-    partners: tuple[dict[int, set[int]], ...] = (defaultdict(set), defaultdict(set))
-    for base, raw in loose:
-        partners[0][base.index].add(raw.index)
-        partners[1][raw.index].add(base.index)
-    taken = {base for base, _ in known}, {raw for _, raw in known}
-    found: dict[tuple[int, int], None] = {}
-    for base, raw in loose:
-        alone = len(partners[0][base.index]) == len(partners[1][raw.index]) == 1
-        free = base.index not in taken[0] and raw.index not in taken[1]
-        if alone and free and not base.children and not raw.children:
-            found[base.index, raw.index] = None
-    return list(found)
-
-
-def _is_group(pair: UnitPair) -> bool:
-    """Whether what the parts return, one after the other, is what the whole does."""
-    return not (pair.stacked or pair.added) and all(_whole(unit) for unit in (*pair.base, *pair.raw))
-
-
-def _a_cell_of(pair: UnitPair) -> bool:
-    """A recurrent layer against a cell: the one is called once for all that the other does step by step."""
-    layers = {pair.base[0].layer or "", pair.raw[0].layer or ""}
-    return len(layers) == 2 and any(layer.endswith("_cell") for layer in layers)
-
-
-def _whole(unit: Unit) -> bool:
-    """The unit is its module, not a part of it; children without tensors (a norm's own activation) don't count."""
-    return unit.path == unit.node.path
-
-
-def _group(pair: UnitPair) -> Group:
-    parts = pair.base if len(pair.base) > 1 else pair.raw
-    sizes = tuple(part.main.neutral[0] for part in parts)
-    return Group(tuple(u.node.index for u in pair.base), tuple(u.node.index for u in pair.raw), sizes)

@@ -54,14 +54,15 @@ def questions_of(
     for number, pair in enumerate(pairs):
         kind = _open(pair)
         if kind:
-            families[kind, _starred(pair.raw[0].path), len(pair.base), len(pair.raw)].append(number)
+            families[kind, _starred(pair.along or pair.raw[0].path), len(pair.base), len(pair.raw)].append(number)
     found = [_which_is_which(pairs, one) for one in sets if len(one.raw) <= _MOST_SWAPPED]
     for (kind, place, *_), numbers in families.items():
         family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
-            first = pairs[numbers[0]]
-            found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, [first])))
+            leader = pairs[numbers[0]].raw[0].path
+            first = [pair for pair in family.values() if leader in (pair.raw[0].path, pair.along)]
+            found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, first)))
     return tuple(found)
 
 
@@ -88,17 +89,33 @@ def _which_is_which(pairs: Sequence[UnitPair], one: OpenSet) -> Question:
 
 def _place(pairs: Sequence[UnitPair], first: Sequence[UnitPair]) -> tuple[str, str]:
     """Where in base and in raw something is made of what some pairs make."""
+    base, raw = ([unit.path for pair in first for unit in side(pair)] for side in (_base, _raw))
+    alone = [len({id(unit) for unit in side(first[0])}) == 1 and _one_layer(first) for side in (_base, _raw)]
     return (
-        _around([u.path for pair in first for u in pair.base], [u.path for pair in pairs for u in pair.base]),
-        _around([u.path for pair in first for u in pair.raw], [u.path for pair in pairs for u in pair.raw]),
+        _around(base, [u.path for pair in pairs for u in pair.base], alone[0]),
+        _around(raw, [u.path for pair in pairs for u in pair.raw], alone[1]),
     )
 
 
-def _around(paths: Sequence[str], every: Sequence[str]) -> str:
+def _base(pair: UnitPair) -> tuple[Unit, ...]:
+    return pair.base
+
+
+def _raw(pair: UnitPair) -> tuple[Unit, ...]:
+    return pair.raw
+
+
+def _one_layer(first: Sequence[UnitPair]) -> bool:
+    """Whether all but the first go along with it."""
+    return all(pair.along for pair in first[1:])
+
+
+def _around(paths: Sequence[str], every: Sequence[str], one: bool) -> str:
+    """The module around some paths; around ``one`` layer, a kernel with its norm say, the one around its wrapper."""
     parts = [path.split(".")[:-1] for path in paths]
     alike = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*parts, strict=False))
     place = ".".join(names[0] for names in alike)
-    while len(paths) == 1 and place and sum(path.startswith(f"{place}.") for path in every) == 1:  # a wrapper
+    while one and place and all(path in paths for path in every if path.startswith(f"{place}.")):  # a wrapper
         place = place.rpartition(".")[0]
     return place
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.records import WeightEntry, WeightSource
-from padiff.weights.fitting import UnitPair, part_of
+from padiff.weights.fitting import UnitPair
+from padiff.weights.joining import in_axis, lettered, out_size, part_of
 from padiff.weights.rows import Held
 from padiff.weights.units import UNKNOWN, Atom
 
@@ -50,14 +51,21 @@ def _plain(pair: UnitPair) -> list[Filled]:
     for role in roles:
         base = [unit.atoms[role] for unit in pair.base]
         raw = [unit.atoms[role] for unit in pair.raw]
+        if len(base) + len(raw) > 2:
+            named = lettered([*base, *raw])
+            base, raw = named[: len(base)], named[len(base) :]
+        if not base[0].shape:  # a count, not cut
+            found += [Filled(atom, (_source(base[0], atom),), base[0].held, pair, role=role) for atom in raw]
+            continue
         if len(raw) == 1:
             turned = [_source(atom, raw[0], joined=len(base) > 1) for atom in base]
             found.append(Filled(raw[0], tuple(turned), base[0].held, pair, role=role))
             continue
         start = 0
         for atom in raw:
-            size = _out_size(atom, base[0])
-            found.append(Filled(atom, (_source(base[0], atom, start=start, size=size),), base[0].held, pair))
+            size = out_size(atom, base[0])
+            source = _source(base[0], atom, start=start, size=size)
+            found.append(Filled(atom, (source,), base[0].held, pair, role=role))
             start += size
     return found
 
@@ -73,15 +81,10 @@ def _added(pair: UnitPair) -> list[Filled]:
     for atom in raw:
         size = part_of(atom, whole)[1]
         permute = _by_letters(whole.axes, atom.axes)
-        source = WeightSource(whole.held.path, permute, 1 - whole.out_axis, start, start + size)
+        source = WeightSource(whole.held.path, permute, in_axis(whole) or 0, start, start + size)
         found.append(Filled(atom, (source,), whole.held, pair))
         start += size
     return found
-
-
-def _out_size(part: Atom, whole: Atom) -> int:
-    """How much of the whole's output axis a part takes."""
-    return part.neutral[0] if len(part.shape) == 2 and part.axes != UNKNOWN else part.shape[0]
 
 
 def _source(base: Atom, raw: Atom, *, joined: bool = False, start: int | None = None, size: int = 0) -> WeightSource:
@@ -95,7 +98,8 @@ def _source(base: Atom, raw: Atom, *, joined: bool = False, start: int | None = 
 
 def turn(base: Atom, raw: Atom, partial: bool) -> tuple[int, ...] | None:
     """The permutation that brings base's matrix into raw's layout; None where none is needed."""
-    if len(base.shape) != len(raw.shape) and base.matrix == raw.matrix is not None:
+    matrices = base.matrix == raw.matrix or (partial and None not in (base.matrix, raw.matrix))
+    if len(base.shape) != len(raw.shape) and matrices and raw.matrix is not None:
         return _flattened(base.axes, raw.axes)
     if len(base.shape) != 2 or len(raw.shape) != 2:
         return _by_letters(base.axes, raw.axes) if len(base.axes) == len(raw.axes) == len(base.shape) else None
@@ -197,7 +201,7 @@ def _join_axis(first: Filled) -> int:
     """The axis of raw's tensor, or of a stack's slice, that parts are joined along."""
     atom = first.atom
     if first.pair.added:
-        return 1 - atom.out_axis
+        return in_axis(atom) or 0
     if first.stack:
         each = len(first.sources) // first.stack
         out, into = first.pair.base[0].main.neutral
@@ -205,4 +209,8 @@ def _join_axis(first: Filled) -> int:
     if len(atom.shape) == 2 and atom.axes == UNKNOWN and len(first.pair.base) > 1:
         into = first.pair.base[0].main.neutral[1]
         return 0 if atom.shape[1] == into else 1
+    if len(first.pair.base) > 1 and len(atom.shape) > 1:
+        rank = len(first.pair.base[0].atoms[first.role].shape)
+        if rank != len(atom.shape):  # turned to outputs first or last, and not yet in raw's shape
+            return 0 if atom.out_axis == 0 else rank - 1
     return atom.out_axis if len(atom.shape) > 1 else 0

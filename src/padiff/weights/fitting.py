@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.records import merged_axes
-from padiff.weights.units import UNKNOWN, Atom, Unit
+from padiff.weights.units import UNKNOWN, Unit
 from padiff.weights.words import canonical, likeness, words_of
 
-MOST_JOINED = 4
-MOST_ADDED = 16
 PART_ORDER = ("query", "key", "value", "gate", "fc1")
 _INITIALS = {"q": "query", "k": "key", "v": "value"}
 
@@ -30,6 +28,8 @@ class UnitPair:
     """Units of base that could fill raw's as well, where the evidence does not settle it."""
     added: bool = False
     """The parts are cut along their inputs, and what they return is added up."""
+    along: str = ""
+    """Where parts go along with those of another pair, as norms do with kernels: the path of its first unit in raw."""
 
     @property
     def numbered(self) -> bool:
@@ -89,66 +89,13 @@ def score(base: Unit, raw: Unit) -> float:
         found -= 1.5
     if bool(part_role(base)) != bool(part_role(raw)):
         found -= 0.5
-    return found + _numbered_alike(base, raw)
+    return found + numbered_alike(base, raw)
 
 
-def _numbered_alike(base: Unit, raw: Unit) -> float:
+def numbered_alike(base: Unit, raw: Unit) -> float:
     if not base.numbers or not raw.numbers:
         return 0.0
     return 1.0 if base.numbers == raw.numbers else -0.5 if len(base.numbers) == len(raw.numbers) else 0.0
-
-
-def joins(parts: Sequence[Unit], whole: Unit) -> bool:
-    """Whether the parts, one after the other along their outputs, make up the whole."""
-    main = whole.main
-    if len(main.shape) == 1:
-        told = len({part_role(part) for part in parts} - {""}) == len(parts)
-        flat = all(len(part.main.shape) == 1 for part in parts)
-        return told and flat and sum(part.main.shape[0] for part in parts) == main.shape[0]
-    if len(main.shape) != 2 or any(len(part.main.shape) != 2 for part in parts):
-        return False
-    if any(part.required != whole.required for part in parts) or "embedding" in {
-        whole.layer,
-        *(p.layer for p in parts),
-    }:
-        return False
-    if main.axes == UNKNOWN:
-        return any(_sums(parts, shape) for shape in (main.shape, main.shape[::-1]))
-    return _sums(parts, main.neutral)
-
-
-def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
-    return all(p.main.neutral[1] == whole[1] for p in parts) and sum(p.main.neutral[0] for p in parts) == whole[0]
-
-
-def adds(parts: Sequence[Unit], whole: Unit) -> bool:
-    """Whether the parts, one after the other along their inputs, make up the whole: what each returns is added up."""
-    main, layers = whole.main, {whole.layer, *(part.layer for part in parts)}
-    if len(main.shape) != 2 or sorted(main.axes) != ["i", "o"] or "embedding" in layers:
-        return False
-    if any(part.required != whole.required or len(part.main.shape) != 2 for part in parts):
-        return False
-    sizes = [part_of(part.main, main) for part in parts]
-    return all(out == main.neutral[0] for out, _ in sizes) and sum(into for _, into in sizes) == main.neutral[1]
-
-
-def part_of(part: Atom, whole: Atom) -> tuple[int, int]:
-    """Outputs and inputs of a matrix; one whose layout is not known lies as the whole does."""
-    if sorted(part.axes) == ["i", "o"]:
-        return part.neutral[0], part.neutral[1]
-    return part.shape[whole.out_axis], part.shape[1 - whole.out_axis]
-
-
-def join_score(parts: Sequence[Unit], whole: Unit) -> float:
-    parents = {parent(part) for part in parts}
-    alike = max(likeness(parent(part), parent(whole)) for part in parts)
-    together = 1.0 if len(parents) == 1 else -2.0
-    return len(parts) * 3.5 + 2.0 * alike + together + _roles_told(parts) + _numbered_alike(parts[0], whole)
-
-
-def _roles_told(parts: Sequence[Unit]) -> float:
-    """Parts that name themselves query, key and value, or gate and up, are meant to be joined."""
-    return 1.0 if len({role for part in parts if (role := part_role(part))}) == len(parts) else 0.0
 
 
 def part_role(unit: Unit) -> str:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from padiff.weights.fitting import (
-    MOST_ADDED,
-    MOST_JOINED,
-    UnitPair,
-    adds,
-    fits,
-    join_score,
-    joins,
-    pair_up,
-    parent,
-    score,
-)
+from padiff.weights.chains import windows
+from padiff.weights.fitting import UnitPair, fits, pair_up, parent, score
+from padiff.weights.joining import MOST_ADDED, MOST_JOINED, adds, join_score, joins
 from padiff.weights.units import Unit
 from padiff.weights.words import likeness, numbers_of, words_of
 
@@ -61,29 +52,41 @@ def _said(label: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
 def joined_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
     """Siblings that make up one unit of the other side, though something else is used between them."""
     pairs: list[UnitPair] = []
+    taken: set[int] = set()
     for parts_of, wholes_of, base_has_parts in ((base, raw, True), (raw, base, False)):
-        families: dict[object, list[Unit]] = defaultdict(list)
-        for unit in parts_of:
-            families[(parent(unit), len(unit.main.shape))].append(unit)
-        taken: set[int] = set()
+        families = _joinable(parts_of)
         for whole in wholes_of:
             candidates = [
                 members
-                for members in families.values()
-                if not any(id(m) in taken for m in members)
-                and 2 <= len(members) <= MOST_JOINED
-                and joins(members, whole)
+                for members in families
+                if not any(id(unit) in taken for unit in (whole, *members)) and joins(members, whole)
             ]
             if not candidates:
                 continue
             chosen = max(
                 candidates, key=lambda members: join_score(members, whole) + 2 * (members[0].numbers == whole.numbers)
             )
-            taken.update(id(member) for member in chosen)
+            taken.update(id(unit) for unit in (whole, *chosen))
             pairs.append(pair_up(chosen, [whole]) if base_has_parts else pair_up([whole], chosen))
-        if pairs:
-            return pairs
     return pairs
+
+
+def _joinable(units: Sequence[Unit]) -> list[list[Unit]]:
+    """Siblings of one number of axes; of kernels some in a row, too, and those of one name in modules beside."""
+    families: dict[object, list[Unit]] = defaultdict(list)
+    for unit in units:
+        rank = len(unit.main.shape)
+        families[(parent(unit), rank)].append(unit)
+        around, _, name = unit.label.rpartition(".")
+        if around and rank > 1:
+            families[(around.rpartition(".")[0], name, rank)].append(unit)
+    found: list[list[Unit]] = []
+    for members in families.values():
+        if len(members[0].main.shape) > 2:
+            found += windows(members, MOST_JOINED)
+        elif 2 <= len(members) <= MOST_JOINED:
+            found.append(members)
+    return found
 
 
 def added_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
