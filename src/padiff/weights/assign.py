@@ -8,7 +8,7 @@ matched out of order, by shape and name; stacks of numbered siblings against one
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress
 
@@ -26,7 +26,8 @@ from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
 from padiff.weights.units import Unit, halves
 
-_FULL_CELLS = 200_000
+_FULL_CELLS = 15_000
+"""Pairs of units up to which all are looked at; the cost of larger models is to grow with their length alone."""
 _NARROW = 60
 
 
@@ -142,11 +143,13 @@ class _Alignment:
 
     def __init__(self, base: Sequence[Unit], raw: Sequence[Unit]) -> None:
         self.base, self.raw = list(base), list(raw)
-        self._fits: dict[tuple[object, object], bool] = {}
-        self._base_keys = [signature(unit) for unit in self.base]
-        self._raw_keys = [signature(unit) for unit in self.raw]
-        self._elements = _elements_before(self.base), _elements_before(self.raw)
-        self._flat = {"base": _vectors(self.base), "raw": _vectors(self.raw)}
+        kinds: dict[object, int] = {}
+        self._kinds = tuple(
+            [kinds.setdefault((signature(unit), unit.layer), len(kinds)) for unit in units] for units in (base, raw)
+        )
+        self._fits: dict[tuple[int, int], bool] = {}
+        self._joins: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
+        self._sums = _Sums(self.base), _Sums(self.raw)
 
     def pairs(self) -> list[UnitPair]:
         rows, columns = len(self.base), len(self.raw)
@@ -178,26 +181,26 @@ class _Alignment:
             value = score(self.base[i], self.raw[j]) + best[i + 1].get(j + 1, 0.0)
             if value >= found:
                 found, step = value, (1, 1)
-        if i in self._flat["base"] or j in self._flat["raw"]:
-            return found, step
-        for count in range(2, MOST_JOINED + 1):
-            for base_has_parts in (True, False):
-                down, right = (count, 1) if base_has_parts else (1, count)
-                if self._may_join(i, j, down, right):
-                    parts, whole = self._of(i, j, down, right)
-                    value = join_score(parts, whole[0]) + best[i + down].get(j + right, 0.0)
-                    if value > found:
-                        found, step = value, (down, right)
-                down, right = (2 * count, 2) if base_has_parts else (2, 2 * count)
-                pairs = self._chain(i, j, down, right)
-                if pairs:
-                    value = sum(map(chain_score, pairs)) + best[i + down].get(j + right, 0.0)
-                    if value > found:
-                        found, step = value, (down, right)
+        for down, right in self._sums[0].making_up(i, self._sums[1], j):
+            joined = self._joined(i, j, down, right)
+            if joined is not None and joined + best[i + down].get(j + right, 0.0) > found:
+                found, step = joined + best[i + down].get(j + right, 0.0), (down, right)
         return found, step
 
+    def _joined(self, i: int, j: int, down: int, right: int) -> float | None:
+        """How well parts belong to what they may make up; None where they don't make it up."""
+        if min(down, right) > 1:
+            chain = self._chain(i, j, down, right)
+            return sum(map(chain_score, chain)) if chain else None
+        parts, (whole,) = self._of(i, j, down, right)
+        key = (tuple(self._kinds[0][i : i + down]), tuple(self._kinds[1][j : j + right]))
+        known = self._joins.get(key)
+        if known is None:
+            known = self._joins[key] = joins(parts, whole)
+        return join_score(parts, whole) if known else None
+
     def _fit(self, i: int, j: int) -> bool:
-        key = (self._base_keys[i], self._raw_keys[j])
+        key = (self._kinds[0][i], self._kinds[1][j])
         known = self._fits.get(key)
         if known is None:
             known = self._fits[key] = fits(self.base[i], self.raw[j])
@@ -208,24 +211,8 @@ class _Alignment:
         base, raw = self.base[i : i + down], self.raw[j : j + right]
         return (base, raw) if down > right else (raw, base)
 
-    def _adds_up(self, i: int, j: int, down: int, right: int) -> bool:
-        """Cheap to refuse: sizes are looked at before anything is put together."""
-        base, raw = self._elements
-        if i + down >= len(base) or j + right >= len(raw):
-            return False
-        return base[i + down] - base[i] == raw[j + right] - raw[j]
-
-    def _may_join(self, i: int, j: int, down: int, right: int) -> bool:
-        if not self._adds_up(i, j, down, right):
-            return False
-        parts, whole = self._of(i, j, down, right)
-        return joins(parts, whole[0])
-
     def _chain(self, i: int, j: int, down: int, right: int) -> list[UnitPair]:
-        if not self._adds_up(i, j, down, right):
-            return []
-        parts, wholes = self._of(i, j, down, right)
-        return chain_at(parts, wholes, base_has_parts=down > right)
+        return chain_at(*self._of(i, j, down, right), base_has_parts=down > right)
 
     def _walk(self, move: list[dict[int, tuple[int, int]]]) -> list[UnitPair]:
         pairs: list[UnitPair] = []
@@ -240,11 +227,36 @@ class _Alignment:
         return pairs
 
 
-def _elements_before(units: Sequence[Unit]) -> list[int]:
-    """How many elements the first so many have."""
-    return [0, *accumulate(math.prod(unit.main.shape) for unit in units)]
+class _Sums:
+    """How many elements neighbours have together: cheap to refuse, before anything is put together."""
 
+    def __init__(self, units: Sequence[Unit]) -> None:
+        before = [0, *accumulate(math.prod(unit.main.shape) for unit in units)]
+        joined = [len(unit.main.shape) > 1 for unit in units]  # vectors are joined only along with others
+        self._whole = [self._over(before, place, 1) if one else None for place, one in enumerate(joined)]
+        self._two = [self._over(before, place, 2) if one else None for place, one in enumerate(joined)]
+        self._parts = [self._by_sum(before, place, 1) if one else {} for place, one in enumerate(joined)]
+        self._pairs = [self._by_sum(before, place, 2) if one else {} for place, one in enumerate(joined)]
 
-def _vectors(units: Sequence[Unit]) -> set[int]:
-    """Places of units that are joined only along with others."""
-    return {place for place, unit in enumerate(units) if len(unit.main.shape) < 2}
+    @staticmethod
+    def _over(before: Sequence[int], place: int, count: int) -> int | None:
+        return before[place + count] - before[place] if place + count < len(before) else None
+
+    def _by_sum(self, before: Sequence[int], place: int, each: int) -> dict[int | None, int]:
+        """What the next two, three or more have together to how many these are; nothing where they don't go so far."""
+        found = {self._over(before, place, each * count): each * count for count in range(MOST_JOINED, 1, -1)}
+        found.pop(None, None)
+        return found
+
+    def making_up(self, i: int, other: _Sums, j: int) -> Iterator[tuple[int, int]]:
+        """How many from a place may be parts of what lies at the other's place, and the other way round; one against
+        two or more, or two against twice as many."""
+        whole, parts, two, pairs = other._whole[j], self._parts[i], other._two[j], self._pairs[i]
+        if whole in parts:
+            yield parts[whole], 1
+        if two in pairs:
+            yield pairs[two], 2
+        if self._whole[i] in other._parts[j]:
+            yield 1, other._parts[j][self._whole[i]]
+        if self._two[i] in other._pairs[j]:
+            yield 2, other._pairs[j][self._two[i]]
