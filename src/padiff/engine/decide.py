@@ -204,7 +204,7 @@ def _by_numbers(
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """What no outputs settle, since they are wrong whatever is chosen: by how much of what is made there base makes."""
     for number, choice in enumerate(choices):
-        if number in where:
+        if number in where or not choice.what.startswith("order of parts"):  # equal layers stay unsure
             continue
         options = [tuple(_put(chosen, [number], [option])) for option in range(len(choice.options))]
         best = trial.inside(choice.place, options)
