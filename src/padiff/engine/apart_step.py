@@ -15,6 +15,7 @@ from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.clipping import FORGOTTEN, but_for_a_factor, by_one_factor, inside_the_step
 from padiff.engine.clipping import NOTE as CLIPPED
+from padiff.engine.covered_draws import with_covered_draws
 from padiff.engine.growth import forgiven
 from padiff.engine.heard import own_draws, replayed_in, stored_gaps
 from padiff.engine.job import Job
@@ -124,7 +125,7 @@ class ApartStep:
             if not found or found[0].phase != "forward":
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
-        return done, found
+        return with_covered_draws(done, found, gaps)
 
     def _explained(
         self, first: Divergence, done: StepComparison, base: StepDump, raw: StepDump, gaps: tuple[DrawGap, ...]
