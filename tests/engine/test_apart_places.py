@@ -109,3 +109,36 @@ def test_clipped_gradients_are_no_further_places(tmp_path: Path) -> None:
             stepped.step()
     result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
     assert [(one.phase, one.raw_path) for one in result.divergences] == [("forward", "block")]
+
+
+class Nested(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(6, 8), nn.Tanh())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.stem(x))
+
+
+class Flat(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.curve, self.last = nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.curve(self.first(x)))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_was_compared_is_not_without_partner(sync: bool, tmp_path: Path) -> None:
+    """A leaf without tensors finds its partner by what it returns."""
+    base, raw = Nested(), Flat()
+    with padiff.capture(base, tmp_path / "a"):
+        base(X).square().mean().backward()
+    with padiff.capture(raw, tmp_path / "b", base=tmp_path / "a", sync=sync):
+        raw(X).square().mean().backward()
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.aligned, str(result)
+    assert any((one.base_path, one.raw_path) == ("stem.1", "curve") for one in result.comparisons)
+    assert [one.path for one in result.unmatched] == ["stem"]
