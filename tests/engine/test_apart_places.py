@@ -142,3 +142,21 @@ def test_what_was_compared_is_not_without_partner(sync: bool, tmp_path: Path) ->
     assert result.aligned, str(result)
     assert any((one.base_path, one.raw_path) == ("stem.1", "curve") for one in result.comparisons)
     assert [one.path for one in result.unmatched] == ["stem"]
+
+
+def test_a_raw_that_raises_is_not_said_not_to_fit(tmp_path: Path) -> None:
+    """How it uses its tensors would have told how to fill it: what it raises is what the user has to know."""
+
+    class Raises(Flat):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = nn.Linear(5, 5)
+
+        def forward(self, x: Any) -> Any:
+            raise ZeroDivisionError("mine")
+
+    base = Nested()
+    with padiff.capture(base, tmp_path / "a"):
+        base(X)
+    with pytest.raises(ZeroDivisionError, match="mine"), padiff.capture(Raises(), tmp_path / "b", base=tmp_path / "a"):
+        pytest.fail("the block does not begin")

@@ -119,6 +119,8 @@ class Alongside:
         plan = self._matching.plan
         if self._weights:
             if plan.problems:
+                if error is not None:  # how raw uses its tensors would have told
+                    raise error
                 problem = plan.problems[0]
                 places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
                 raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
