@@ -1,4 +1,4 @@
-"""One author drops inside of a module, which returns more besides, and the other after it: what is wrong is elsewhere."""
+"""One author drops inside of a module that returns more besides, the other after it: what is wrong is elsewhere."""
 
 from __future__ import annotations
 
