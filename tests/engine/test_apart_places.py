@@ -155,8 +155,29 @@ def test_a_raw_that_raises_is_not_said_not_to_fit(tmp_path: Path) -> None:
         def forward(self, x: Any) -> Any:
             raise ZeroDivisionError("mine")
 
-    base = Nested()
+    base, raw = Nested(), Raises()
     with padiff.capture(base, tmp_path / "a"):
         base(X)
-    with pytest.raises(ZeroDivisionError, match="mine"), padiff.capture(Raises(), tmp_path / "b", base=tmp_path / "a"):
-        pytest.fail("the block does not begin")
+    with pytest.raises(ZeroDivisionError, match="mine"), padiff.capture(raw, tmp_path / "b", base=tmp_path / "a"):
+        raw(X)
+
+
+def test_a_raw_that_wants_a_mask_of_another_shape(tmp_path: Path) -> None:
+    """Base's arguments are no use to it: it is filled when it is called with its own."""
+
+    class Masked(Nested):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return super().forward(x * mask.reshape(5, 1))
+
+    class Wider(Flat):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return super().forward(x * mask.reshape(5, 6))
+
+    base, raw = Masked(), Wider()
+    with padiff.capture(base, tmp_path / "a"):
+        base(X, torch.ones(5))
+    with padiff.capture(raw, tmp_path / "b", base=tmp_path / "a"):
+        raw(X + 1, torch.ones(5, 6))
+    assert torch.equal(raw.first.weight, base.stem[0].weight)
+    found = {one.raw_path: one.agrees for one in padiff.compare_dumps(tmp_path / "a", tmp_path / "b").comparisons}
+    assert found["first"] and found["last"]

@@ -107,11 +107,13 @@ class Alongside:
         """Fill raw, where base's inputs are something that raw can be called with; else the first call will tell."""
         given = self._recorded()
         if given is not None:
-            self._match(given)
+            self._match(given, may_fail=True)
 
-    def _match(self, given: Arguments) -> None:
+    def _match(self, given: Arguments, *, may_fail: bool = False) -> None:
         self._given = given
         used, error = first_use(self._live, self._fresh(given))
+        if error is not None and may_fail:  # raw may want something else than base: how it is called will tell
+            return
         if error is not None:  # the model's own: it comes again when the model is called for good
             used = Usage()
         self._job = replace(self._job, uses=(stored_usage(self.dump.steps[0]), used))
