@@ -386,6 +386,18 @@ def test_the_next_memory_is_made_ready_while_the_last_is_filled() -> None:
     assert slabs.take(10) is None
 
 
+def test_memory_of_a_writer_that_has_ended_is_the_next_ones() -> None:
+    slabs = Slabs(size=104, limit=416)
+    taken = [slabs.take(1) for _ in range(4)]
+    for slab in taken[:3]:
+        assert slab is not None
+        slabs.give(slab)
+    slabs.end()
+    assert Slabs(size=96, limit=400).take(1) not in taken
+    following = Slabs(size=104, limit=416)
+    assert [following.take(1) in taken[:3] for _ in range(3)] == [True, True, False]
+
+
 def test_tensors_of_any_layout_lie_aligned_and_side_by_side() -> None:
     slab = Slab(1000)
     arrays: list[Any] = [

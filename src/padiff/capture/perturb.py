@@ -87,10 +87,18 @@ def perturbed(live: LiveTree, jitter: Jitter, steps: Mapping[str, float] | None 
             moved = _moved(adapter, tensor, jitter, (steps or {}).get(path)) if path in parameters else None
             if moved is None:
                 array = jitter(adapter.to_numpy(tensor), (steps or {}).get(path), trained=path in parameters)
-                moved = adapter.to_native(array, like=live.model)
+                moved = _native(live, tensor, array)
             held = adapter.swap_elements(tensor, moved)
             stack.callback(adapter.swap_elements, tensor, held)
         yield
+
+
+def _native(live: LiveTree, tensor: Any, array: Array) -> Any:
+    """An array of ours as a tensor in a model's place, without a copy where that can be."""
+    made_of = getattr(live.adapter, "made_of", None)
+    if made_of is None or live.adapter.elsewhere(tensor):
+        return live.adapter.to_native(array, like=live.model)
+    return made_of(array)
 
 
 def _moved(adapter: Adapter, tensor: Any, jitter: Jitter, step: float | None) -> Any | None:

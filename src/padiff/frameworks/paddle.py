@@ -137,6 +137,7 @@ class PaddleAdapter:
     # As they are, with no method around them: they are called for every tensor.
     to_numpy = staticmethod(paddle_arrays.to_numpy)
     to_native = staticmethod(paddle_arrays.to_native)
+    made_of = staticmethod(paddle_arrays.from_numpy)
 
     def elsewhere(self, tensor: Any) -> bool:
         return False  # elements are fetched

@@ -190,6 +190,10 @@ class Adapter(Protocol):
         """Sums over two tensors of one shape; None where they lie on the host, apart, or are not all finite."""
         ...
 
+    def made_of(self, array: Array) -> Any:
+        """A tensor on the host with an array's elements, or the array itself, which is nobody else's."""
+        ...
+
     def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
         """A copy, its numbers multiplied by factors that repeat, but for those beyond ``largest``; None on the host."""
         ...

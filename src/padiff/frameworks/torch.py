@@ -144,6 +144,7 @@ class TorchAdapter:
     # As they are, with no method around them: they are called for every tensor.
     to_numpy = staticmethod(torch_arrays.to_numpy)
     to_native = staticmethod(torch_arrays.to_native)
+    made_of = staticmethod(torch_arrays.made_of)
 
     def elsewhere(self, tensor: Any) -> bool:
         return torch_device.elsewhere(tensor)
@@ -176,8 +177,9 @@ class TorchAdapter:
             return id(tensor)
 
     def assign(self, tensor: Any, value: Array) -> None:
+        plain = value.flags.writeable and min(value.strides, default=0) >= 0  # else torch warns, or refuses
         with torch.no_grad():
-            tensor.copy_(self.to_native(value))
+            tensor.copy_(self.made_of(value if plain else np.array(value)))
 
     def flatten(self, tree: Any) -> list[tuple[str, Any]]:
         return containers.flatten(tree, self.is_tensor)

@@ -49,14 +49,18 @@ def to_native(value: Any, like: Any = None, requires_grad: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
         tensor = value.detach().clone()
     elif isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-        array = np.array(value)
-        bits = _TO_TORCH_BITS.get(array.dtype)
-        tensor = torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits[0])).view(bits[1])
+        tensor = made_of(np.array(value))
     else:
         tensor = torch.from_dlpack(value).clone()
     if like is not None and not (isinstance(value, torch.Tensor) and _at_home(tensor, like)):
         tensor = tensor.to(device_of(like))
     return tensor.requires_grad_(requires_grad) if requires_grad else tensor
+
+
+def made_of(array: Array) -> Any:
+    """A tensor that keeps an array's memory, which is nobody else's."""
+    bits = _TO_TORCH_BITS.get(array.dtype)
+    return torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits[0])).view(bits[1])
 
 
 def device_of(model: Any) -> Any:

@@ -16,6 +16,8 @@ from padiff.store.dtypes import Kept, kept, seen_as_bytes
 
 _SMALL = 1 << 16
 """Bytes that are copied sooner than another thread is let in, which numpy does even for less."""
+_MOST_SPARE = 2
+"""Slabs that are kept when a writer has ended: one is filled while the other is written."""
 _PAGE = 4096
 """Bytes that the system finds at once, at the least."""
 
@@ -84,6 +86,27 @@ class Slab:
         return [self._view[start:end] for start, end in spans]
 
 
+class _Spare:
+    """A few slabs of a writer that has ended, for the next one: memory that the system has found already."""
+
+    def __init__(self) -> None:
+        self._kept: list[Slab] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> Slab | None:
+        with self._lock:
+            if not self._kept or self._kept[-1].size != size:
+                return None
+            return self._kept.pop()
+
+    def keep(self, slabs: Sequence[Slab]) -> None:
+        with self._lock:
+            self._kept = [*slabs, *self._kept][:_MOST_SPARE]
+
+
+_spare = _Spare()
+
+
 class Slabs:
     """The memory of one writer: at most ``limit`` bytes at one time, or one larger tensor alone."""
 
@@ -108,7 +131,7 @@ class Slabs:
             self._in_use += size
             if size == self._size and self._free:
                 return self._free.pop()
-        return Slab(size)
+        return _spare.take(size) or Slab(size)
 
     def look_ahead(self) -> None:
         """Have the next one made ready, where there is none yet, while the last is filled: to find memory takes several
@@ -122,8 +145,10 @@ class Slabs:
     def _make_ready(self) -> None:
         slab = None
         try:
-            slab = Slab(self._size)
-            slab.find()
+            slab = _spare.take(self._size)
+            if slab is None:
+                slab = Slab(self._size)
+                slab.find()
         finally:
             with self._changed:
                 self._coming = False
@@ -145,3 +170,9 @@ class Slabs:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def end(self) -> None:
+        """Everything was written, or given up: what is free is the next writer's."""
+        with self._changed:
+            _spare.keep(self._free)
+            self._free = []

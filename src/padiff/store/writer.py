@@ -206,6 +206,7 @@ class DumpWriter:
         self._slabs.stop()
         self._lane.end()
         self._files.end()
+        self._slabs.end()
 
     def _finish(self) -> None:
         self._pack.flush()

@@ -44,10 +44,15 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
         wanted = [source.path for source in entry.sources] if entry.function is None else list(sources)
         arrays = {path: base.adapter.to_numpy(sources[path]) for path in wanted}
         value = build(entry, arrays)
-        if np.array_equal(raw.adapter.to_numpy(target), value):  # copied before, as in every call after the first
+        if _holds(raw.adapter.to_numpy(target), value):  # copied before, as in every call after the first
             continue
         undo.append(_rewriting(raw, target))
         raw.adapter.assign(target, value)
+
+
+def _holds(array: Array, value: Array) -> bool:
+    """Whether an array holds these values; the first of them nearly always tell."""
+    return (not value.ndim or np.array_equal(array[:1], value[:1])) and np.array_equal(array, value)
 
 
 def _taken(base: LiveTree, raw: LiveTree, target: Any, source: Any, undo: list[Callable[[], None]]) -> bool:
