@@ -28,10 +28,12 @@ def twins(base: str, raw: str) -> tuple[Any, Any]:
     return left, right
 
 
-def dump(model: Any, to: Path, optimizer: Any = None, steps: int = 1, seed: int = 3, **options: Any) -> Path:
-    """Steps of training, each on a batch of its own."""
+def dump(
+    model: Any, to: Path, optimizer: Any = None, steps: int = 1, seed: int = 3, which: Any = None, **options: Any
+) -> Path:
+    """Steps of training, each on a batch of its own; ``which`` of them are dumped."""
     native = torch.from_numpy if isinstance(model, torch.nn.Module) else paddle.to_tensor
-    with padiff.capture(model, to, optimizer=optimizer, overwrite=True, **options):
+    with padiff.capture(model, to, optimizer=optimizer, overwrite=True, steps=which, **options):
         for step in range(steps):
             model(native(batch(seed + step))).square().mean().backward()
             if optimizer is not None:
@@ -146,6 +148,33 @@ def test_full_and_stats_can_be_compared(tmp_path: Path) -> None:
     assert "statistics were compared, not elements" in result.notes
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_call_that_runs_again_goes_along_base(sync: bool, tmp_path: Path) -> None:
+    base, raw = twins("torch", "paddle")
+    a = dump(base, tmp_path / "a")
+    raw.blocks[1].norm._epsilon = 1e-3
+    b = dump(raw, tmp_path / "b", kind="stats", base=a, sync=sync)
+    calls = [note for note in padiff.compare_dumps(a, b).notes if "for the tensors themselves" in note]
+    along = f', base="{a}"' + (", sync=True" if sync else "")
+    assert len(calls) == 1 and "run raw again" in calls[0]  # base's are there
+    assert f"only=['blocks.1.norm'], steps=[0]{along})" in calls[0]
+
+
+def test_a_dump_of_some_modules_fills_nobody(tmp_path: Path) -> None:
+    base, raw = twins("torch", "torch")
+    a = dump(base, tmp_path / "a", only=["blocks.1"])
+    with pytest.raises(DumpError, match=r"was captured with only=\.\.\., and holds neither base's inputs nor"):
+        padiff.capture(raw, tmp_path / "b", base=a)
+
+
+@pytest.mark.parametrize("options", [{"only": ["blocks.1"]}, {"kind": "stats"}], ids=["only", "stats"])
+def test_nothing_is_taken_from_a_dump_that_does_not_hold_it(options: Any, tmp_path: Path) -> None:
+    base, raw = twins("torch", "torch")
+    a = dump(base, tmp_path / "a", **options)
+    dump(raw, tmp_path / "b", base=a, weights="keep", inputs="keep")
+    assert padiff.compare_dumps(a, tmp_path / "b").divergence is None
+
+
 def test_digests_tell_equality_only(tmp_path: Path) -> None:
     base, raw = twins("torch", "torch")
     assert padiff.compare_dumps(dump(base, tmp_path / "a", kind="hash"), dump(raw, tmp_path / "b", kind="hash")).aligned
@@ -162,6 +191,24 @@ def test_steps_of_one_side_are_named(tmp_path: Path) -> None:
     assert "step 2 is in base's dump only" in str(result.divergence)
     assert "only base's dump holds step 2" in result.notes
     assert len(result.steps) == 2
+
+
+def test_raw_is_filled_where_the_dump_begins(tmp_path: Path) -> None:
+    """What raw has learnt by then, on inputs of its own, is not what is compared."""
+    base, raw = twins("torch", "paddle")
+    a = dump(base, tmp_path / "a", sgd(base), steps=3, which=[1, 2])
+    b = dump(raw, tmp_path / "b", sgd(raw), steps=3, seed=40, base=a)
+    result = padiff.compare_dumps(a, b)
+    assert result.aligned, str(result)
+    assert [one.step for one in result.steps] == [1, 2]
+
+
+def test_steps_that_nobody_looked_at_are_told(tmp_path: Path) -> None:
+    base, raw = twins("torch", "paddle")
+    a = dump(base, tmp_path / "a", sgd(base), steps=3, every=2)
+    result = padiff.compare_dumps(a, dump(raw, tmp_path / "b", sgd(raw), steps=3, seed=40, base=a))
+    assert result.divergence is not None and result.divergence.step == 2
+    assert any(note.startswith("step 1 is not in the dumps") for note in result.notes)
 
 
 def test_ranks_of_one_side_are_named(tmp_path: Path) -> None:

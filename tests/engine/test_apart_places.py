@@ -109,3 +109,75 @@ def test_clipped_gradients_are_no_further_places(tmp_path: Path) -> None:
             stepped.step()
     result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
     assert [(one.phase, one.raw_path) for one in result.divergences] == [("forward", "block")]
+
+
+class Nested(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(6, 8), nn.Tanh())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.stem(x))
+
+
+class Flat(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.curve, self.last = nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.curve(self.first(x)))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_was_compared_is_not_without_partner(sync: bool, tmp_path: Path) -> None:
+    """A leaf without tensors finds its partner by what it returns."""
+    base, raw = Nested(), Flat()
+    with padiff.capture(base, tmp_path / "a"):
+        base(X).square().mean().backward()
+    with padiff.capture(raw, tmp_path / "b", base=tmp_path / "a", sync=sync):
+        raw(X).square().mean().backward()
+    result = padiff.compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert result.aligned, str(result)
+    assert any((one.base_path, one.raw_path) == ("stem.1", "curve") for one in result.comparisons)
+    assert [one.path for one in result.unmatched] == ["stem"]
+
+
+def test_a_raw_that_raises_is_not_said_not_to_fit(tmp_path: Path) -> None:
+    """How it uses its tensors would have told how to fill it: what it raises is what the user has to know."""
+
+    class Raises(Flat):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = nn.Linear(5, 5)
+
+        def forward(self, x: Any) -> Any:
+            raise ZeroDivisionError("mine")
+
+    base, raw = Nested(), Raises()
+    with padiff.capture(base, tmp_path / "a"):
+        base(X)
+    with pytest.raises(ZeroDivisionError, match="mine"), padiff.capture(raw, tmp_path / "b", base=tmp_path / "a"):
+        raw(X)
+
+
+def test_a_raw_that_wants_a_mask_of_another_shape(tmp_path: Path) -> None:
+    """Base's arguments are no use to it: it is filled when it is called with its own."""
+
+    class Masked(Nested):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return super().forward(x * mask.reshape(5, 1))
+
+    class Wider(Flat):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return super().forward(x * mask.reshape(5, 6))
+
+    base, raw = Masked(), Wider()
+    with padiff.capture(base, tmp_path / "a"):
+        base(X, torch.ones(5))
+    with padiff.capture(raw, tmp_path / "b", base=tmp_path / "a"):
+        raw(X + 1, torch.ones(5, 6))
+    assert torch.equal(raw.first.weight, base.stem[0].weight)
+    found = {one.raw_path: one.agrees for one in padiff.compare_dumps(tmp_path / "a", tmp_path / "b").comparisons}
+    assert found["first"] and found["last"]

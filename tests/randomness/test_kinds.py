@@ -78,3 +78,12 @@ def test_layers_left_out_by_chance(base: str, raw: str) -> None:
     assert result.aligned, str(result)
     assert result.notes == ()
     assert result.replayed > 6
+
+
+def test_what_runs_twice_is_counted_once() -> None:
+    """Under autocast on one side raw runs again, and is given the same again."""
+    raw = net("torch", KINDS["dropout"])
+    raw.forward = torch.autocast("cpu", dtype=torch.bfloat16)(raw.forward)
+    result = padiff.compare(net("torch", KINDS["dropout"]), raw, data())
+    assert result.aligned, str(result)
+    assert result.replayed == 1

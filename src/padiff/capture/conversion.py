@@ -9,7 +9,7 @@ import numpy as np
 from padiff.frameworks.draws import Drawn
 from padiff.records import Array, Draw, merged_axes
 
-_LOCATED = frozenset({"uniform", "gaussian", "exponential"})
+LOCATED = frozenset({"uniform", "gaussian", "exponential"})
 _CLOSE = 1e-6
 
 
@@ -20,7 +20,7 @@ def converted(base: Draw, drawn: Drawn) -> Array | None:
         value = fitted(base.value, shape)
         if value is None or not _in_range(value, drawn):
             return None
-        if base.kind not in _LOCATED or (_same(base.loc, drawn.loc) and _same(base.scale, drawn.scale)):
+        if base.kind not in LOCATED or (_same(base.loc, drawn.loc) and _same(base.scale, drawn.scale)):
             return value.astype(dtype)
         return _placed((_plain(value) - base.loc) / base.scale, drawn)
     if base.kind == "mask" and drawn.kind == "uniform":

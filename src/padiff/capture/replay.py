@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from padiff.capture.conversion import converted, event_of, fitted, told
+from padiff.capture.conversion import LOCATED, converted, event_of, fitted, told
 from padiff.capture.draws import Listener, Undecided, plain_numbers
 from padiff.capture.recomputing import in_checkpoint
 from padiff.frameworks.draws import Bound, Drawn
@@ -19,6 +19,9 @@ from padiff.records import Array, Call, Draw, DrawGap
 
 Partners = Callable[[Call], Sequence[Call]]
 """Base's calls that a call stands beside; none where it is not known, or there are none."""
+_ON_AVERAGE = frozenset({"mean chance", "mean index", "mean rate"})
+_ROUGHLY = 5e-3
+"""As near as what is computed in bfloat16 comes to what is not, on average."""
 
 
 class _Given(NamedTuple):
@@ -126,7 +129,8 @@ class Replay(Listener):
         if min(abs(chance - likely), abs(1 - chance - likely)) > 1e-4:
             own = self.draws[undecided.draw]
             raw = f"a mask of {list(own.value.shape)} that keeps {chance:.6g}"
-            gap = DrawGap("parameters", base.path, own.path, str(base), raw, True, (likely, chance))
+            apart = min(abs(chance - likely), abs(1 - chance - likely)) > _ROUGHLY
+            gap = DrawGap("parameters", base.path, own.path, str(base), raw, True, (likely, chance), apart)
             self._gaps.append((undecided.draw, gap))
 
     def _choose(self, own: Draw, drawn: Drawn) -> int | None:
@@ -236,8 +240,20 @@ def _alike(base: Draw, own: Draw) -> bool:
     """Drawn with the same parameters, as far as they are known."""
     if base.kind != own.kind:
         return True
-    names = base.parameters.keys() & own.parameters.keys()
-    return all(abs(base.parameters[n] - own.parameters[n]) <= 1e-6 * max(1.0, abs(base.parameters[n])) for n in names)
+    return all(apart <= (_ROUGHLY if name in _ON_AVERAGE else 1e-6) for name, apart in _apart(base, own))
+
+
+def _apart(base: Draw, own: Draw) -> Iterator[tuple[str, float]]:
+    """How far the parameters that both have are apart, of numbers over 1 relative to them."""
+    for name in base.parameters.keys() & own.parameters.keys():
+        one, other = base.parameters[name], own.parameters[name]
+        yield name, abs(one - other) / max(1.0, abs(one))
+
+
+def _covered(base: Draw, own: Draw) -> bool:
+    """Whether numbers that are handed over as they are have been drawn from something else, by more than the rounding
+    of a narrow dtype."""
+    return base.kind not in LOCATED and any(apart > _ROUGHLY for _, apart in _apart(base, own))
 
 
 def _gap(reason: str, base: Draw | None, own: Draw | None, there: str = "") -> DrawGap:
@@ -250,4 +266,5 @@ def _gap(reason: str, base: Draw | None, own: Draw | None, there: str = "") -> D
         "" if own is None else str(own),
         masked,
         (None if base is None else base.keep, None if own is None else own.keep),
+        covered=reason == "parameters" and base is not None and own is not None and _covered(base, own),
     )

@@ -68,6 +68,12 @@ class Alongside:
                 f'base: the dump {dump.path} is of kind "{dump.kind}" and holds no tensors',
                 'capture base with kind="full"; with weights="keep" and inputs="keep" nothing is taken from it',
             )
+        if (weights or inputs or sync) and isinstance(dump.extra.get("only"), list):
+            raise DumpError(
+                f"base: the dump {dump.path} was captured with only=..., and holds neither base's inputs nor "
+                "the weights of other modules",
+                'capture base without only=; with weights="keep" and inputs="keep" nothing is taken from it',
+            )
         self.dump, self._live = dump, live
         self._weights, self._inputs, self._sync = weights, inputs, sync
         self._replays = randomness == "replay"
@@ -101,11 +107,13 @@ class Alongside:
         """Fill raw, where base's inputs are something that raw can be called with; else the first call will tell."""
         given = self._recorded()
         if given is not None:
-            self._match(given)
+            self._match(given, may_fail=True)
 
-    def _match(self, given: Arguments) -> None:
+    def _match(self, given: Arguments, *, may_fail: bool = False) -> None:
         self._given = given
         used, error = first_use(self._live, self._fresh(given))
+        if error is not None and may_fail:  # raw may want something else than base: how it is called will tell
+            return
         if error is not None:  # the model's own: it comes again when the model is called for good
             used = Usage()
         self._job = replace(self._job, uses=(stored_usage(self.dump.steps[0]), used))
@@ -113,6 +121,8 @@ class Alongside:
         plan = self._matching.plan
         if self._weights:
             if plan.problems:
+                if error is not None:  # how raw uses its tensors would have told
+                    raise error
                 problem = plan.problems[0]
                 places = f"base {problem.base_path or '(model)'}, raw {problem.raw_path or '(model)'}"
                 raise WeightError(f"base's weights don't fit into raw ({places}): {problem.message}", problem.hint)
@@ -164,6 +174,8 @@ class Alongside:
         changed = self._exchanged(step, call, args, kwargs) if self._inputs and step in self._steps else None
         if self._matching is None:
             self._match(Arguments(*(changed or (args, kwargs))))
+        elif self._weights and call == 0 and 0 < step == min(self._steps):  # what raw has learnt before is its own
+            apply_plan(self._base, self._live, self._matching.plan)
         return changed
 
     def _exchanged(self, step: int, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Changed | None:
@@ -283,11 +295,12 @@ class Feeding:
 
 
 def _opaque(value: Any) -> bool:
+    """Whether arguments hold something that the dump cannot give back: an object, a tensor without its elements."""
     if isinstance(value, (tuple, list)):
         return any(_opaque(item) for item in value)
     if isinstance(value, dict):
         return any(_opaque(item) for item in value.values())
-    return isinstance(value, Opaque)
+    return isinstance(value, Opaque) or getattr(value, "whole", True) is False
 
 
 def _weakly(method: Callable[[], T]) -> Callable[[], T]:

@@ -15,6 +15,7 @@ from padiff.engine.apart_state import ApartState
 from padiff.engine.apart_why import explained_apart
 from padiff.engine.clipping import FORGOTTEN, but_for_a_factor, by_one_factor, inside_the_step
 from padiff.engine.clipping import NOTE as CLIPPED
+from padiff.engine.covered_draws import with_covered_draws
 from padiff.engine.growth import forgiven
 from padiff.engine.heard import own_draws, replayed_in, stored_gaps
 from padiff.engine.job import Job
@@ -28,7 +29,7 @@ from padiff.engine.stored import dtype_named, stored_noise
 from padiff.engine.summaries import Summaries
 from padiff.engine.summed_ops import summed_alike
 from padiff.engine.why import explained_places
-from padiff.records import Comparison, Divergence, DrawGap, ModulePairs, Noise, StepComparison, WeightPlan
+from padiff.records import Comparison, Divergence, DrawGap, ModulePairs, Noise, Phase, StepComparison, WeightPlan
 from padiff.store import Dump, StepDump
 
 SEVERAL = "gradients that are accumulated over more calls, or a block that ended within the step"
@@ -117,6 +118,8 @@ class ApartStep:
             self.notes += self._own_draws(base, raw)
         done = with_ops(done, done.comparisons, diverged=bool(found))
         found = [named_by_ops(one, done, summed_alike(self._job.tolerance) if self._summed else None) for one in found]
+        if found:
+            self.notes += self._not_dumped(base, found[0].phase)
         wrong = [one for one in start if not one.agrees]
         if wrong:
             note = self._different_start(wrong, len(start))
@@ -124,7 +127,7 @@ class ApartStep:
             if not found or found[0].phase != "forward":
                 done = replace(done, comparisons=(*start, *done.comparisons))
                 found = [divergence_of(wrong[0], (), (), note), *found]
-        return done, found
+        return with_covered_draws(done, found, gaps)
 
     def _explained(
         self, first: Divergence, done: StepComparison, base: StepDump, raw: StepDump, gaps: tuple[DrawGap, ...]
@@ -141,6 +144,19 @@ class ApartStep:
     def _before(self, step: StepDump) -> StepDump | None:
         """Raw's step before this one, where its dump holds it."""
         return next((one for one in self._dumps["raw"].steps if one.number == step.number - 1), None)
+
+    def _not_dumped(self, step: StepDump, phase: Phase) -> list[str]:
+        """Steps before one that differs in which raw went its own way, and nobody looked; what an optimizer remembers
+        of them is left even where raw was filled after them."""
+        earlier = [one.number for one in self._dumps["base"].steps if one.number < step.number]
+        first, last = (earlier[-1] if earlier else -1) + 1, step.number - 1
+        if first > last or (not earlier and phase != "weight"):
+            return []
+        which = f"step {first} is" if first == last else f"steps {first} to {last} are"
+        return [
+            f"{which} not in the dumps: there each model had its own inputs and random draws, and what differs at step "
+            f"{step.number} may come from there"
+        ]
 
     def _own_draws(self, base: StepDump, raw: StepDump) -> list[str]:
         """Where the two drew other random numbers, nothing that follows from them can agree."""

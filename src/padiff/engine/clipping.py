@@ -63,7 +63,10 @@ def by_one_factor(gradients: Sequence[Comparison]) -> bool:
             return False
         if known.base_rms <= NOTHING * largest:
             continue
-        if one.agrees or known.cosine < 1 - STRAIGHT:
+        if known.cosine < 1 - STRAIGHT:
+            if one.agrees and (one.outcome.allowed or 0.0) >= known.base_rms:
+                continue  # as much is allowed as there is: it says nothing about a factor, either
             return False
-        factors.append(known.rmse / known.base_rms)
-    return bool(factors) and max(factors) - min(factors) <= UNIFORM * max(factors)
+        factors.append(known.rmse / known.base_rms)  # also of those that agree: what is allowed may be as much
+    differ = any(not one.agrees for one in gradients)
+    return differ and bool(factors) and max(factors) - min(factors) <= UNIFORM * max(factors)

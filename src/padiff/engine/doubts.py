@@ -183,6 +183,17 @@ def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
     place = next((n for n, slot in enumerate(fault.raw.outputs) if slot.tensor == fault.comparison.tensor), None)
     if place is None:
         return False
-    alike = len(fault.base.outputs) == len(fault.raw.outputs)
-    base = fault.base.outputs[place].origin if alike else None
-    return other.origin == fault.raw.outputs[place].origin or (one is not None and one.origin == base)
+    if other.origin == fault.raw.outputs[place].origin:
+        return True
+    return one is not None and one.origin == _partner_of(fault, place)
+
+
+def _partner_of(fault: Fault, place: int) -> int | None:
+    """The tensor of base that a raw output belongs to; where one side returns more besides, the first of its shape."""
+    ours, theirs = fault.base.outputs, fault.raw.outputs
+    if len(ours) == len(theirs):
+        return ours[place].origin
+    shape = theirs[place].value.shape
+    first = next((slot for slot in theirs if slot.value.shape == shape), None)
+    found = next((slot for slot in ours if slot.value.shape == shape), None)
+    return found.origin if found is not None and first is theirs[place] else None

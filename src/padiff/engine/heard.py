@@ -49,6 +49,7 @@ def _gap(row: Mapping[str, Any]) -> DrawGap:
     return DrawGap(
         reason if reason in REASONS else "place",
         masked=row.get("masked") is True,
+        covered=row.get("covered") is True,
         keeps=(known[0], known[1]) if len(known) == 2 else (None, None),
         **texts,
     )

@@ -10,6 +10,7 @@ from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
 from padiff.engine.after_step import AfterStep
 from padiff.engine.assumed import Mistaken, Trial
+from padiff.engine.covered_draws import with_covered_draws
 from padiff.engine.dumping import TraceWriter
 from padiff.engine.interrupted import Told, hand_over, told_of
 from padiff.engine.job import Job
@@ -69,10 +70,17 @@ def run_job(
         why = "compiled in eval mode, which gives no gradients: only forward was compared (train() them to change that)"
         notes.append(f"{' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} {why}")
         job = replace(job, backward=False)
+    switched = [live.adapter.grad_enabled() for live in (job.base, job.raw)]
+    if job.backward and switched == [True, False]:
+        notes.append(
+            "backward was not run: gradients are switched off for raw here (no_grad); only forward was compared"
+        )
+        job = replace(job, backward=False)
     after = AfterStep(job, matched.plan, base)
     randomness = Randomness(job, matched, base, raw)
     trial = None if matching.by_use is None else Trial(job, matching, matched, base, raw)
     drift: Mapping[str, float] = {}
+    replayed = 0
     keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
 
     def outcome(done: list[StepComparison], places: list[Divergence], stopped: Interruption | None = None) -> Result:
@@ -96,7 +104,7 @@ def run_job(
                 trial=trial,
             )
             try:
-                done, found = one.run()
+                done, found = with_covered_draws(*one.run(), randomness.gaps)
             except Mistaken:
                 raise
             except Exception as error:
@@ -105,6 +113,7 @@ def run_job(
                     hand_over(error, outcome([*steps, told[0]], told[1], told[2]), told[2])
                 raise
             job, drift = one.job, one.drift
+            replayed += randomness.replayed
             notes += [note for note in (*one.notes, *_compiled(one), *randomness.notes()) if note not in notes]
             doubts += one.doubts
             steps.append(done)
@@ -113,7 +122,7 @@ def run_job(
             if found:
                 break
     held = matching if trial is None or trial.found is None else trial.found
-    return replace(outcome(steps, found), replayed=randomness.replayed), held
+    return replace(outcome(steps, found), replayed=replayed), held
 
 
 def _compiled(step: Step) -> list[str]:

@@ -38,7 +38,7 @@ class Randomness:
         self.unheard = False
         """Whether the last step drew inside compiled code, where nothing is heard or replayed."""
         self.replayed = 0
-        """How many of base's draws raw was given, in all steps."""
+        """How many of base's draws raw was given in the last step, however often it ran."""
 
     def run_base(self, run: Run, again: Run) -> StepTrace:
         """Base's first run of a step; ``again`` is the same run without backward."""
@@ -65,7 +65,7 @@ class Randomness:
         """Raw's first run of a step beside base's ``calls``."""
         trace = run()
         raw = self._raw
-        self.gaps, self.unheard = (), False
+        self.gaps, self.unheard, self.replayed = (), False, 0
         if not self._replays:
             return trace
         if self._base.deaf or raw.deaf:
@@ -78,7 +78,7 @@ class Randomness:
                 again()
         if isinstance(raw.listener, Replay):
             self.gaps = raw.listener.gaps()
-            self.replayed += raw.listener.replayed
+            self.replayed = raw.listener.replayed
         return trace
 
     @property
@@ -121,7 +121,7 @@ def replay_beside(job: Job, modules: ModulePairs, calls: Sequence[Call], log: Li
 
 def told_gaps(gaps: Sequence[DrawGap]) -> list[str]:
     """Draws that don't correspond, in words."""
-    told = [gap for gap in gaps if gap.masked or gap.reason != "parameters"]
+    told = [gap for gap in gaps if gap.masked or gap.covered or gap.reason != "parameters"]
     found = [f"random draws don't correspond: {gap}" for gap in told[:MOST_TOLD]]
     if len(told) > MOST_TOLD:
         found.append(f"random draws don't correspond in {len(told) - MOST_TOLD} more places")

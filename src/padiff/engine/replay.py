@@ -89,6 +89,8 @@ class Replay:
             faults = [fault for fault in faults if fault.phase == "forward" or fault.comparison.outcome.numbers is None]
         pairs = tuple(run.pairs)
         ops = self._ops(pairs, base)
+        for one, other in pairs:  # leaves without tensors among them, whose partners were told while it went along
+            pairing.pair(one, other)
         unmatched = (*pairing.unmatched(trace.calls), *ops.unmatched)
         scenes = Scenes(
             job,

@@ -167,6 +167,19 @@ class SideBySide:
                 faulty_inside.add(parent[call.index])
         return found
 
+    def _made_after(self) -> set[int]:
+        """Calls of modules that hold others whose output differs, while base's is what raw made beside a call inside of
+        base's: their authors draw the line elsewhere (a dropout inside of an attention here, and after it there)."""
+        agreeing = {base for (base, _), outcome in self._outcomes.items() if outcome.agrees}
+        holds = {call.index for base, call in self._pairs if self._base_tree.nodes[base.node].children}
+        found = set()
+        for one in self._comparisons:
+            if (one.phase, one.role) == ("forward", "output") and not one.agrees and one.raw_call in holds:
+                place = self._places.get(one.tensor)
+                if place is not None and place.base in agreeing:
+                    found.add(one.raw_call)
+        return found
+
     def _drop_outputs(self, calls: set[int]) -> None:
         """What some calls returned is no longer held against base."""
         self._comparisons = [c for c in self._comparisons if c.raw_call not in calls or c.role != "output"]
@@ -275,6 +288,8 @@ class SideBySide:
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
             self._drop_outputs(set(self._partners.rectified))
             self._drop_outputs(self._ending_elsewhere())
+        elif not self._alike:
+            self._drop_outputs(self._made_after())
         doubtful = len(self._comparisons) < compared
         for key, tag in tags_of(self._base.calls).items():
             if key not in self._tags_met:

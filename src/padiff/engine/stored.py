@@ -231,13 +231,15 @@ def fed_noise(step: StepDump) -> Noise | None:
 
 
 def reference_calls(step: StepDump) -> tuple[Call, ...] | None:
-    """The calls of a step under the numbers that its borders go by; None where these were not looked at."""
+    """The calls of a step under the numbers that its borders go by, each tensor standing for the one that the model
+    itself had there; None where these were not looked at."""
     numbers = step.extra.get("reference")
     if step.borders is None or not isinstance(numbers, list) or len(numbers) != len(step.calls):
         return None
     found = []
     for call, row in zip(step.calls, numbers, strict=True):
-        left = iter([replace(slot, tensor=n) for slot, n in zip(numbered_slots(call), row, strict=True)])
+        numbered = zip(numbered_slots(call), row, strict=True)
+        left = iter([replace(slot, tensor=number, stands_for=slot.origin) for slot, number in numbered])
         inputs, outputs = (tuple(next(left) for _ in slots) for slots in (call.inputs, call.outputs))
         tags = [replace(op, outputs=tuple(next(left) for _ in op.outputs)) if op.tag else op for op in call.ops]
         found.append(replace(call, inputs=inputs, outputs=outputs, ops=tuple(tags)))

@@ -207,6 +207,14 @@ def _summed(value: Value) -> bool:
     return isinstance(value, StoredValue)
 
 
+def _along(raw: Dump, base: Dump) -> str:
+    """How raw was run along base's dump, where it was, and where that can be done again."""
+    ran = raw.extra.get("base")
+    if not isinstance(ran, Mapping) or base.kind != "full":
+        return ""
+    return f', base="{base.path}"' + (", sync=True" if ran.get("synchronised") is True else "")
+
+
 def suspects(found: Iterable[Divergence], done: StepComparison, base: Dump, raw: Dump) -> list[str]:
     """Which modules to look at in full, and how."""
     paths: dict[str, list[str]] = {"base": [], "raw": []}
@@ -223,11 +231,14 @@ def suspects(found: Iterable[Divergence], done: StepComparison, base: Dump, raw:
             paths["raw"].append(comparison.raw_path)
     notes = []
     for side, dump in (("base", base), ("raw", raw)):
+        if dump.kind == "full" and "only" not in dump.extra:
+            continue
         listed = list(dict.fromkeys(path for path in paths[side] if path))
         inner = [path for path in listed if not any(one.startswith(f"{path}.") for one in listed)]
         chosen = inner[:MOST_SUSPECTS]  # what is around them differs because they do
         where = f", only={chosen}" if chosen else ""
         to = f"{dump.path.name}_full"
-        call = f'padiff.capture(model, to="{to}"{where}, steps=[{done.step}])'
+        along = _along(dump, base) if side == "raw" else ""
+        call = f'padiff.capture(model, to="{to}"{where}, steps=[{done.step}]{along})'
         notes.append(f"for the tensors themselves, run {side} again with {call}")
     return notes

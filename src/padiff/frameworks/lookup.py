@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from padiff.frameworks.layers import LayerSpec
@@ -22,6 +22,30 @@ def _layer_spec(adapter: Adapter, cls: type) -> LayerSpec | None:
 
 layer_spec: Callable[[Any, Any], LayerSpec | None] = functools.lru_cache(maxsize=4096)(_layer_spec)
 """The row of the framework's layer table for a class or the nearest of its bases."""
+
+
+def spec_of(adapter: Adapter, module: Any) -> LayerSpec | None:
+    """The row that speaks for a module; none where something else stands in the place of one of its parts."""
+    spec = layer_spec(adapter, class_of(adapter, module))
+    return None if spec is not None and spec.atomic and _exchanged(adapter, module, spec) else spec
+
+
+def _exchanged(adapter: Adapter, module: Any, spec: LayerSpec) -> bool:
+    """Whether a child that the row knows by its tensors holds others, and none of these: an adapter's wrapper around
+    the projection of an attention."""
+    named = {name.partition(".")[0] for name in spec.stored if "." in name and "*" not in name}
+    for name, child in adapter.children(module):
+        held = set(_parameters_inside(adapter, child, name)) if name in named else set()
+        if held and held.isdisjoint(spec.stored):
+            return True
+    return False
+
+
+def _parameters_inside(adapter: Adapter, module: Any, path: str) -> Iterator[str]:
+    for name, _ in adapter.own_parameters(module):
+        yield f"{path}.{name}"
+    for name, child in adapter.children(module):
+        yield from _parameters_inside(adapter, child, f"{path}.{name}")
 
 
 def class_of(adapter: Adapter, module: Any) -> type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -167,7 +168,9 @@ def _plain(kind: str, *names: str) -> Callable[[_Listening, Op, tuple[Any, ...],
         elif kind == "exponential":
             scale = 1.0 / given["rate"]
         elif kind == "choice":
-            given["high"] = given.pop("weights").shape[-1]
+            given |= _shares(listening.to_numpy(given.pop("weights")))
+        elif "rates" in given:
+            given["mean rate"] = _mean(listening.to_numpy(given.pop("rates")) * _times(listening, given))
         value = np.array(listening.to_numpy(out))
         other = listening.told(kind, _name(op), value, before, loc, scale, **given)
         return out if other is None else listening.write(out, other)
@@ -175,13 +178,33 @@ def _plain(kind: str, *names: str) -> Callable[[_Listening, Op, tuple[Any, ...],
     return see
 
 
+def _times(listening: _Listening, given: dict[str, Any]) -> Any:
+    """How often each is tried, where that is given, too."""
+    times = given.pop("times", None)
+    return 1.0 if times is None else listening.to_numpy(times)
+
+
+def _shares(weights: Array) -> dict[str, Any]:
+    """What is known of a choice by weight: among how many, and which place it falls on average."""
+    wide = weights.astype(np.float64)
+    with np.errstate(all="ignore"):
+        middle = (wide / wide.sum(-1, keepdims=True) * np.arange(wide.shape[-1])).sum(-1)
+    return {"high": wide.shape[-1], "mean index": _mean(middle)}
+
+
+def _mean(numbers: Array) -> float | None:
+    """None where that is no number."""
+    mean = float(np.mean(numbers, dtype=np.float64)) if numbers.size else math.nan
+    return mean if math.isfinite(mean) else None
+
+
 def _bernoulli(listening: _Listening, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     before = paddle.get_rng_state()
     out = op(*args, **kwargs)
     chances = listening.to_numpy(args[0])
     alike = chances.size > 0 and bool((chances == chances.reshape(-1)[0]).all())
-    keep = float(chances.reshape(-1)[0]) if alike else None
-    other = listening.told("mask", _name(op), listening.to_numpy(out) != 0, before, keep=keep)
+    known = {"keep": float(chances.reshape(-1)[0])} if alike else {"mean chance": _mean(chances)}
+    other = listening.told("mask", _name(op), listening.to_numpy(out) != 0, before, **known)
     return out if other is None else listening.write(out, other)
 
 
@@ -310,10 +333,10 @@ _DRAWS: dict[str, Callable[[_Listening, Op, tuple[Any, ...], dict[str, Any]], An
     "random_": _plain("integers", "", "low", "high"),
     "randperm": _plain("permutation", "high"),
     "multinomial": _plain("choice", "weights"),
-    "poisson": _plain("poisson"),
-    "binomial": _plain("binomial"),
-    "standard_gamma": _plain("gamma"),
-    "dirichlet": _plain("dirichlet"),
+    "poisson": _plain("poisson", "rates"),
+    "binomial": _plain("binomial", "times", "rates"),
+    "standard_gamma": _plain("gamma", "rates"),
+    "dirichlet": _plain("dirichlet", "rates"),
     "truncated_gaussian_random": _plain("truncated gaussian"),
     "rrelu": _rrelu,
     "gumbel_softmax": _gumbel_softmax,

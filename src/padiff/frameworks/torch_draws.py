@@ -55,13 +55,18 @@ class DrawWatch(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func.overloadpacket.__name__
+        find = _DRAWS.get(name.removesuffix("_"))
+        if find is None:
+            with self:  # in inference mode ops arrive here that are made of others elsewhere: dropout, attention
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         given = _by_name(func, args, kwargs)
         before = _copy_of_input(func, given)
         generators = _generators(given)
         states = [one.get_state() for one in generators]
         out = func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        find = _DRAWS.get(name.removesuffix("_"))
         seen = None if find is None else find(given, out, before)
         if seen is None:
             if find is None and _moved(generators, states):
@@ -177,10 +182,19 @@ def _one_number(value: Any) -> float | None:
     return None
 
 
+def _mean(name: str, value: Any) -> dict[str, float]:
+    """What a tensor of parameters is on average, under that name; nothing where that is no number."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return {}
+    mean = float(value.detach().double().mean())
+    return {name: mean} if math.isfinite(mean) else {}
+
+
 def _mask(given: Mapping[str, Any], out: Any, before: Any) -> _Seen:
-    chance = given.get("p")
-    keep = _one_number(chance) if isinstance(chance, (float, torch.Tensor)) else None
-    return _Seen("mask", _first(out), {} if keep is None else {"keep": keep}, read=lambda value: value != 0)
+    chance = given.get("p", given["self"])
+    keep = _one_number(chance)
+    known = _mean("mean chance", chance) if keep is None else {"keep": keep}
+    return _Seen("mask", _first(out), known, read=lambda value: value != 0)
 
 
 def _dropout(given: Mapping[str, Any], out: Any, before: Any) -> _Seen | None:
@@ -243,7 +257,10 @@ def _permutation(given: Mapping[str, Any], out: Any, before: Any) -> _Seen:
 
 
 def _choice(given: Mapping[str, Any], out: Any, before: Any) -> _Seen:
-    return _Seen("choice", _first(out), {"high": float(given["self"].shape[-1])})
+    weights = given["self"].detach().double()
+    shares = weights / weights.sum(-1, keepdim=True)
+    middle = (shares * torch.arange(weights.shape[-1], device=weights.device)).sum(-1)
+    return _Seen("choice", _first(out), {"high": float(weights.shape[-1]), **_mean("mean index", middle)})
 
 
 def _rrelu(given: Mapping[str, Any], out: Any, before: Any) -> _Seen | None:
@@ -261,7 +278,11 @@ def _rrelu(given: Mapping[str, Any], out: Any, before: Any) -> _Seen | None:
 
 
 def _named(kind: str) -> Find:
-    return lambda given, out, before: _Seen(kind, _first(out))
+    return lambda given, out, before: _Seen(kind, _first(out), _mean("mean rate", given["self"]))
+
+
+def _binomial(given: Mapping[str, Any], out: Any, before: Any) -> _Seen:
+    return _Seen("binomial", _first(out), _mean("mean rate", given["count"] * given["prob"]))
 
 
 _DRAWS: dict[str, Find] = {
@@ -283,9 +304,9 @@ _DRAWS: dict[str, Find] = {
     "randperm": _permutation,
     "multinomial": _choice,
     "rrelu_with_noise": _rrelu,
-    "geometric": _named("geometric"),
+    "geometric": lambda given, out, before: _Seen("geometric", _first(out)),
     "poisson": _named("poisson"),
-    "binomial": _named("binomial"),
+    "binomial": _binomial,
     "_standard_gamma": _named("gamma"),
     "_sample_dirichlet": _named("dirichlet"),
 }

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from padiff.frameworks.environment import environment_of
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.lookup import class_of, layer_spec
+from padiff.frameworks.lookup import class_of, spec_of
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
@@ -37,7 +37,7 @@ class LiveTree:
         return found
 
     def layer_spec(self, index: int) -> LayerSpec | None:
-        return layer_spec(self.adapter, class_of(self.adapter, self.modules[index]))
+        return spec_of(self.adapter, self.modules[index])
 
     def parameters(self) -> dict[str, Any]:
         """Every parameter under its first path."""
@@ -134,7 +134,7 @@ def _visit(
 
 def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> ModuleNode:
     cls = class_of(adapter, module)
-    spec = layer_spec(adapter, cls)
+    spec = spec_of(adapter, module)
     return ModuleNode(
         index=index,
         path=path,

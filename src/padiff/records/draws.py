@@ -22,7 +22,8 @@ class Draw(PlainData):
     value: Array
     """As they were drawn."""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """``keep`` of a mask, ``low`` and ``high``, ``mean`` and ``std``, ``rate``; none where they are tensors."""
+    """``keep`` of a mask, ``low`` and ``high``, ``mean`` and ``std``, ``rate``; of tensors, what they are on average:
+    ``mean chance``, ``mean index``, ``mean rate``."""
     loc: float = 0.0
     scale: float = 1.0
     """``(value - loc) / scale`` are plain numbers: from 0 to 1, of mean 0 and deviation 1, of rate 1."""
@@ -69,6 +70,8 @@ class DrawGap(PlainData):
     """Whether a mask is drawn, as dropout does."""
     keeps: tuple[float | None, float | None] = (None, None)
     """How much base's mask and raw's keep, where known."""
+    covered: bool = False
+    """Whether raw was given base's numbers as they are, so that nothing but this may tell that it draws otherwise."""
 
     def __str__(self) -> str:
         left, right = self.base_path or "(model)", self.raw_path or "(model)"

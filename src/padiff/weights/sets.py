@@ -70,8 +70,10 @@ class Flow:
 def settle(pairs: Sequence[UnitPair], base: Flow, raw: Flow) -> tuple[list[UnitPair], list[OpenSet]]:
     """The pairs, exchanged where names or other blocks say so; what stays open is marked, and returned."""
     work = _Settling(list(pairs), base, raw)
-    for likes in likes_among(pairs):
-        work.by_names(_Set(likes))
+    sets = [_Set(likes) for likes in likes_among(pairs)]
+    open_ = [one for one in sets if not work.known(one)]  # asked first: names of blocks say nothing of what is in them
+    for one in open_:
+        work.by_names(one)
     work.alike_in_all_blocks()
     return work.pairs, work.declare()
 
@@ -84,6 +86,10 @@ class _Set:
         self.base_names, self.raw_names = likes.names()
         self.source = list(range(len(likes.bundles)))
         self.untold: list[int] = []
+
+    def numbers(self) -> list[int]:
+        """Of all its pairs."""
+        return [number for bundle in self.bundles for number in bundle.pairs]
 
     def family(self) -> object:
         """Equal for the same set in blocks that repeat."""
@@ -103,11 +109,13 @@ class _Settling:
     def __init__(self, pairs: list[UnitPair], base: Flow, raw: Flow) -> None:
         self.pairs, self._base, self._raw = pairs, base, raw
         self._families: dict[object, list[_Set]] = defaultdict(list)
+        self._moved: set[int] = set()
+        """Numbers of the pairs that names have exchanged."""
 
     # --- names
 
     def by_names(self, one: _Set) -> None:
-        if self._known(one):
+        if self._moved and not self._moved.isdisjoint(one.numbers()) and self.known(one):
             return
         found = told(one.base_names, one.raw_names, norms=self._norms(one))
         places = range(len(one.bundles))
@@ -119,6 +127,7 @@ class _Settling:
         kept = set(one.untold) & set(free)
         moved = zip([p for p in one.untold if p not in kept], [p for p in free if p not in kept], strict=True)
         changed = self._exchange(one, {**found, **{p: p for p in kept}, **dict(moved)})
+        self._moved |= {number for place in changed for number in one.bundles[place].pairs}
         if found and (changed or not self._raw.ran):
             parallel = all(self._apart(one, a, b) for a in changed for b in places if a != b)
             for place in changed if self._raw.ran else found:
@@ -129,9 +138,9 @@ class _Settling:
         if len(one.untold) > 1:
             self._families[one.family()].append(one)
 
-    def _known(self, one: _Set) -> bool:
+    def known(self, one: _Set) -> bool:
         """Equal values or names that are sure decided, or nobody uses them."""
-        pairs = [self.pairs[number] for bundle in one.bundles for number in bundle.pairs]
+        pairs = [self.pairs[number] for number in one.numbers()]
         sure = all(pair.evidence.startswith(("values", "names")) for pair in pairs)
         idle = all(unit.use == math.inf for pair in pairs for unit in (*pair.base, *pair.raw))
         return sure or (idle and self._raw.ran)
