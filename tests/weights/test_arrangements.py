@@ -318,3 +318,69 @@ EXPERTS = [("a", "b", "c"), ("0", "1", "2"), ("maths", "code", "talk"), None]
 @pytest.mark.parametrize("base", EXPERTS, ids=str)
 def test_experts_under_names(base: Any, raw: Any) -> None:
     same_weights(padiff.compare(Experts(base), torch.nn.Sequential(Experts(raw)), X))
+
+
+class Square(torch.nn.Module):
+    """Experts that return as much as they are given, in one tensor, either way round, or in a list."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.kept = kept
+        if kept == "list":
+            self.experts = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)])
+        else:
+            self.experts = torch.nn.Parameter(torch.randn(3, WIDTH, WIDTH) * 0.3)
+
+    def forward(self, x: Any) -> Any:
+        if self.kept == "list":
+            return sum(torch.tanh(expert(x)) * place for place, expert in enumerate(self.experts))
+        how = "bni,eio->bneo" if self.kept == "in, out" else "bni,eoi->bneo"
+        return (torch.tanh(torch.einsum(how, x, self.experts)) * torch.arange(3.0)[:, None]).sum(-2)
+
+
+@pytest.mark.parametrize("kept", ["in, out", "out, in"])
+def test_square_experts_in_one_tensor(kept: str) -> None:
+    torch.manual_seed(0)
+    for base, raw in ((kept, "list"), ("list", kept)):
+        same_weights(padiff.compare(Square(base), torch.nn.Sequential(Square(raw)), X))
+
+
+# --- tensors of a user's own module
+
+
+class Mixes(torch.nn.Module):
+    """Tensors of one size, which base keeps with axes of length one and uses at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("time_decay", "time_first"):
+            setattr(self, name, torch.nn.Parameter(torch.rand(WIDTH)))
+        for name in ("time_mix_key", "time_mix_value", "time_mix_receptance"):
+            setattr(self, name, torch.nn.Parameter(torch.rand(1, 1, WIDTH)))
+        self.key, self.value, self.receptance = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        key, value, rest = x * self.time_mix_key, x * self.time_mix_value, x * self.time_mix_receptance
+        key, value, rest = self.key(key), self.value(value), self.receptance(rest)
+        return torch.tanh(key * -self.time_decay.exp() + self.time_first) * value + rest
+
+
+class Forgetful(torch.nn.Module):
+    """Uses each when it is needed, and one of them not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("mix_r", "mix_k", "mix_v", "decay", "first"):
+            setattr(self, name, torch.nn.Parameter(torch.rand(WIDTH)))
+        self.w_r, self.w_k, self.w_v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        key, value, rest = self.w_k(x * self.mix_k), self.w_v(x * self.mix_v), self.w_r(x * self.mix_r)
+        return torch.tanh(key * -self.decay.exp()) * value + rest
+
+
+def test_names_tell_tensors_with_axes_of_length_one() -> None:
+    torch.manual_seed(0)
+    result = padiff.compare(Mixes(), torch.nn.Sequential(Forgetful()), X)
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert (sources["0.first"], sources["0.mix_r"]) == ("time_first", "time_mix_receptance")

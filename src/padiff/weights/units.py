@@ -120,13 +120,15 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     spec = live.layer_spec(node.index)
     groups: dict[tuple[str, str], dict[str, Atom]] = defaultdict(dict)
-    own = {held.name for held in rows_of(live, node, {}, whole=False)}
-    plain_pair = own <= _PLAIN
+    plain = rows_of(live, node, {}, whole=False)
+    plain_pair = {held.name for held in plain} <= _PLAIN
+    learnt = {held.name for held in plain if held.role == "parameter"}
     for held in rows_of(live, node, spec.stored if spec else {}, whole=node.atomic):
         stored = held.stored
         if stored is None:
             role = {"gamma": "weight", "g": "weight", "beta": "bias", "b": "bias"}.get(held.name, held.name)
-            name = "" if plain_pair and spec is None else held.name
+            beside = learnt and role in ("weight", "bias") and held.name not in learnt  # a weight that is learnt
+            name = "" if plain_pair and spec is None and not beside else held.name
             axes = UNKNOWN if len(held.spec.shape) == 2 and (plain_pair or held.role == "parameter") else ""
             groups[(name, "" if not name else held.name)][role if not name else "weight"] = Atom(
                 held, axes, 0, _out(held.spec.shape, 0), 1
