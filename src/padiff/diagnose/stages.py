@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
+from padiff.compare.masks import without_masked
 from padiff.diagnose.likes import Event, Likes
 from padiff.diagnose.own_code import Culprit
 from padiff.records import Array, Call
@@ -72,8 +73,11 @@ def _stage(likes: Likes, base: Event, raw: Event) -> Stage | None:
     if one.value.overwritten or other.value.overwritten:
         return None
     noise = likes.sides[0].inside.noise.get(one.tensor)
-    around = _around(likes, 0, base)
-    return Stage(base.call, one.value.numpy(), other.value.numpy(), noise, _given(likes, 0, base), around)
+    expected, found = one.value.numpy(), other.value.numpy()
+    rest = without_masked(expected, found) if expected.shape == found.shape else None
+    if rest is not None:  # what both leave out is large: beside it nothing else would count, nor would its noise
+        (expected, found), noise = rest, None
+    return Stage(base.call, expected, found, noise, _given(likes, 0, base), _around(likes, 0, base))
 
 
 def _missing(likes: Likes, culprit: Culprit) -> Stage | None:
