@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet."""
     fault = _with_a_partner(fault, scenes)
+    scenes = _looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
     if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
         return divergence  # a part of what base's code did at once: none of its tensors is one of raw's
@@ -62,6 +64,21 @@ def _with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
     while raw.index not in scenes.pairs and raw.parent in calls:
         raw = calls[raw.parent]
     return fault if raw is fault.raw else replace(fault, raw=raw)
+
+
+def _looking_into_borders(scenes: Scenes, fault: Fault) -> Scenes:
+    """Without the pairs inside a call that return more or less than each other: they end at different places, and what
+    one of them does the other's caller does."""
+    inside = [call for call in scenes.found.calls if call.parent == fault.raw.index and call.index in scenes.pairs]
+    elsewhere = {call.index for call in inside if _sizes_differ(scenes.pairs[call.index], call)}
+    if not elsewhere:
+        return scenes
+    return replace(scenes, pairs={index: base for index, base in scenes.pairs.items() if index not in elsewhere})
+
+
+def _sizes_differ(base: Call, raw: Call) -> bool:
+    ours, theirs = ({math.prod(slot.value.shape) for slot in call.outputs} for call in (base, raw))
+    return bool(ours and theirs) and not ours & theirs
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
