@@ -176,11 +176,24 @@ def _effect(stage: Stage, bug: Bug, seen: dict[str, Any]) -> float:
         return distance(clean, [array(tensor) for tensor in own.values() if not is_trained(tensor)])
     with bug.plant():
         after = stage.run_raw()
-    if bug.watch == "input":  # what nobody reads is not wrong: some modules are given a tensor for its dtype
-        read = any(distance(one.outputs, other.outputs) > 0 for one, other in zip(seen["calls"], after, strict=False))
-        return _change(seen["calls"], after, path, "inputs") if read else 0.0
+    if not _shows(stage, seen["calls"], after):
+        return 0.0
+    if bug.watch == "input":
+        return _change(seen["calls"], after, path, "inputs")
     # What base has nothing to hold against can be seen around it at best, and may be lost there: q and k by themselves.
     return min(_change(seen["calls"], after, one, "outputs") for one in {path, stage.partners.visible(path)})
+
+
+def _shows(stage: Stage, before: list[Seen], after: list[Seen]) -> bool:
+    """Whether anything changes that base has, too. What nobody reads is not wrong: some modules are given a tensor for
+    its dtype; and a head that only raw has, and whose output nobody takes, is nobody's to judge."""
+    if [call.path for call in before] != [call.path for call in after]:
+        return True
+    return any(
+        distance(one.outputs if not one.path else one.outputs[:1], other.outputs if not one.path else other.outputs[:1])
+        for one, other in zip(before, after, strict=True)
+        if stage.partners.has(one.path)
+    )
 
 
 def _change(before: list[Seen], after: list[Seen], path: str, what: Literal["inputs", "outputs"]) -> float:

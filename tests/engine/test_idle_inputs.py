@@ -67,3 +67,38 @@ def test_what_a_norm_takes_away_is_found() -> None:
     result = padiff.compare(*models("added", scaled=True), X)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == ("", "forward")
+
+
+class Pooled(torch.nn.Module):
+    """Pools before its head, or as the head's first part."""
+
+    def __init__(self, within: bool, scaled: float = 0.0) -> None:
+        super().__init__()
+        self.stem, self.scaled = torch.nn.Conv2d(3, 8, 3), scaled
+        pool, rest = torch.nn.AdaptiveAvgPool2d(1), [torch.nn.Flatten(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 4)]
+        self.before = torch.nn.Sequential(*([] if within else [pool]))
+        self.head = torch.nn.Sequential(*([pool] if within else []), *rest)
+
+    def forward(self, x: Any) -> Any:
+        x = self.before(self.stem(x))
+        return self.head(x * self.scaled if self.scaled else x)
+
+
+PICTURE = np.random.default_rng(1).standard_normal((2, 3, 6, 6)).astype("float32")
+
+
+def test_a_head_that_begins_with_the_pooling_costs_no_run() -> None:
+    torch.manual_seed(0)
+    base, raw = Pooled(within=False), Pooled(within=True)
+    runs = counted(base), counted(raw)
+    result = padiff.compare(base, raw, PICTURE)
+    assert result.aligned, str(result)
+    assert len(runs[0]) <= 3
+    assert len(runs[1]) == 1
+
+
+def test_what_it_is_given_wrongly_is_found() -> None:
+    torch.manual_seed(0)
+    result = padiff.compare(Pooled(within=False), Pooled(within=True, scaled=1.5), PICTURE)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("", "forward")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.masks import without_masked
 from padiff.compare.measure import rms
+from padiff.diagnose.bounds import Bounds
 from padiff.records import Array, Call, Slot, Tolerance, Value
 
 CLOSE = 4.0
@@ -27,6 +29,11 @@ FAR = 1e-2
 """How far apart mean and size of two tensors may be that are looked at in any order, relative to their size."""
 SAMPLE = 32
 """Elements looked at before two tensors are compared in full."""
+
+
+def unknown(_: int) -> float | None:
+    """What rounding does to tensors of which nobody can say."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -61,18 +68,20 @@ class Inside:
     given: tuple[Slot, ...] = ()
     """What the module was given."""
     gradients: Mapping[int, Value] = field(default_factory=dict)
-    noise: Mapping[int, float] = field(default_factory=dict)
-    """How far rounding moves a tensor; of base's."""
+    noise: Callable[[int], float | None] = unknown
+    """How far rounding moves a tensor, where that can be told; of base's. May take a run: asked where it decides."""
     path: str = ""
     """The module's."""
     narrow: float = 0.0
     """The spacing of the narrower dtype, where one of the models computes in one on purpose."""
 
-    def tolerance(self, tensor: int | None = None) -> Tolerance:
-        """What rounding may do to a tensor of base's, or to any."""
-        least = 0.0 if self.narrow else None  # by the dtypes alone, or by the narrower one
-        predicted = least if tensor is None else self.noise.get(tensor, least)
-        return Tolerance(mode="auto", predicted=predicted, narrow=self.narrow)
+    def tolerance(self) -> Tolerance:
+        """What rounding may do to any tensor, by the dtypes alone, or by the narrower one."""
+        return Tolerance(mode="auto", predicted=0.0 if self.narrow else None, narrow=self.narrow)
+
+    def bounds(self, tensor: int) -> Bounds:
+        """What it may do to a tensor of base's."""
+        return Bounds(self.tolerance(), partial(self.noise, tensor))
 
 
 class Side:
@@ -266,11 +275,10 @@ class Likes:
         (mean, size), (other_mean, other_size) = self.sides[0].amounts(base), self.sides[1].amounts(raw)
         if max(abs(mean - other_mean), abs(size - other_size)) > FAR * max(size, other_size):
             return False
-        tolerance = self.sides[0].inside.tolerance(base)
-        if not math.isfinite(_apart(np.sort(one, axis=None), np.sort(two, axis=None), tolerance)):
+        if not math.isfinite(self._apart(base, np.sort(one, axis=None), np.sort(two, axis=None))):
             return False
         return any(
-            math.isfinite(_apart(one.reshape(-1), two.transpose(axes).reshape(-1), tolerance))
+            math.isfinite(self._apart(base, one.reshape(-1), two.transpose(axes).reshape(-1)))
             for axes in itertools.permutations(range(one.ndim))
             if two.transpose(axes).shape == one.shape
         )
@@ -286,15 +294,18 @@ class Likes:
         one, two = left.array(base), right.array(raw)
         if one.size != two.size:
             one, two = left.once(base), right.once(raw)
-        tolerance = left.inside.tolerance(base)
-        found = _apart(one, two, tolerance)
+        found = self._apart(base, one, two)
         if math.isfinite(found):
             return found
         if left.free(base) or right.free(raw):
-            return _apart(np.sort(one), np.sort(two), tolerance)
+            return self._apart(base, np.sort(one), np.sort(two))
         if base in left.constants and raw in right.constants and _same_pattern(one, two):
             return 0.0
         return math.inf
+
+    def _apart(self, tensor: int, base: Array, raw: Array) -> float:
+        """How far base's tensor and one of raw's are apart, of which these are the elements."""
+        return self.sides[0].inside.bounds(tensor).gap(base, lambda tolerance: _apart(base, raw, tolerance))
 
 
 def _apart(base: Array, raw: Array, tolerance: Tolerance) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import partial
 
 from padiff.compare.masks import without_masked
-from padiff.diagnose.likes import Event, Likes
+from padiff.diagnose.bounds import Bounds
+from padiff.diagnose.likes import Event, Likes, unknown
 from padiff.diagnose.own_code import Culprit
-from padiff.records import Array, Call
+from padiff.records import Array, Call, Tolerance
 
 MOST_FOLLOWING = 5
 """Ops after the first that are looked at."""
@@ -26,8 +28,8 @@ class Stage:
     """Base's op; raw's where base has none."""
     expected: Array
     found: Array
-    noise: float | None = None
-    """How far rounding moves base's."""
+    bounds: Bounds
+    """How far rounding may move base's."""
     given: Mapping[str, Array] = field(default_factory=dict)
     """What the op was given, by place, as far as both sides have it."""
     around: Mapping[str, Array] = field(default_factory=dict)
@@ -72,12 +74,13 @@ def _stage(likes: Likes, base: Event, raw: Event) -> Stage | None:
     one, other = base.call.outputs[0], raw.call.outputs[0]
     if one.value.overwritten or other.value.overwritten:
         return None
-    noise = likes.sides[0].inside.noise.get(one.tensor)
+    noise = partial(likes.sides[0].inside.noise, one.tensor)
     expected, found = one.value.numpy(), other.value.numpy()
     rest = without_masked(expected, found) if expected.shape == found.shape else None
     if rest is not None:  # what both leave out is large: beside it nothing else would count, nor would its noise
-        (expected, found), noise = rest, None
-    return Stage(base.call, expected, found, noise, _given(likes, 0, base), _around(likes, 0, base))
+        (expected, found), noise = rest, partial(unknown, one.tensor)
+    bounds = Bounds(Tolerance(mode="auto"), noise)
+    return Stage(base.call, expected, found, bounds, _given(likes, 0, base), _around(likes, 0, base))
 
 
 def _missing(likes: Likes, culprit: Culprit) -> Stage | None:
@@ -95,9 +98,9 @@ def _missing(likes: Likes, culprit: Culprit) -> Stage | None:
         if not goes_on or goes_on & set(likes.of(side, slot.tensor)):
             sides = (made.value.numpy(), slot.value.numpy())
             expected, found = sides if side == 0 else sides[::-1]
-            noise = likes.sides[0].inside.noise.get(made.tensor) if side == 0 else None
+            bounds = Bounds(Tolerance(mode="auto"), partial(likes.sides[side].inside.noise, made.tensor))
             given, around = _given(likes, side, event), _around(likes, side, event)
-            return Stage(event.call, expected, found, noise, given, around)
+            return Stage(event.call, expected, found, bounds, given, around)
     return None
 
 

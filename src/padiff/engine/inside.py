@@ -11,11 +11,21 @@ from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
-from padiff.diagnose.likes import Event, Inside
+from padiff.diagnose.likes import Event, Inside, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.scenes import Scenes
-from padiff.engine.watched_again import Seen, has_own_code, hides, noise_inside, ops_of, own_calls, run_watched, seen_in
+from padiff.engine.watched_again import (
+    Noise,
+    Seen,
+    has_own_code,
+    hides,
+    noise_inside,
+    ops_of,
+    own_calls,
+    run_watched,
+    seen_in,
+)
 from padiff.frameworks.compiled import is_opaque
 from padiff.records import (
     FIRST_OP,
@@ -147,9 +157,9 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
-        noise_inside(scenes, partner.index, wanted[0], base, layers=hidden[0])
+        Noise(partial(noise_inside, scenes, partner.index, wanted[0], base, layers=hidden[0]), ops_of(base)).of
         if scenes.recorded is None
-        else dict(scenes.recorded.noise)
+        else scenes.recorded.noise.get
     )
     narrow = scenes.job.tolerance.narrow
     for accused in suspects:
@@ -159,7 +169,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
                 tensor,
                 seen.call.inputs,
                 seen.gradients,
-                noise if side == 0 else {},
+                noise if side == 0 else unknown,
                 seen.call.path,
                 narrow,
             )

@@ -34,17 +34,28 @@ def wants_second_look(comparisons: Iterable[Comparison], tolerance: Tolerance) -
 
 
 def without_idle_inputs(done: StepComparison) -> list[Comparison]:
-    """Without what calls are given besides, in whatever form (a mask), where all that they return agrees: who uses it
-    would show. What a call is given first may be wrong and taken away by a norm, and counts."""
-    firsts = {call.index: call.inputs[0].tensor for _, call in done.pairs if call.inputs}
-    outputs: dict[int, bool] = {}
+    """Without what tells nothing of what calls are given, where all that they return agrees: what they are given
+    besides, in whatever form (a mask), which would show where it is used; and first inputs of modules that begin
+    elsewhere. A first input that is wrong otherwise may be taken away by a norm, and counts."""
+    given = {call.index: (base.inputs[0], call.inputs[0]) for base, call in done.pairs if base.inputs and call.inputs}
+    right: dict[int, bool] = {}
     for one in done.comparisons:
         if one.phase == "forward" and one.role == "output":
-            outputs[one.raw_call] = outputs.get(one.raw_call, True) and one.agrees
+            right[one.raw_call] = right.get(one.raw_call, True) and one.agrees
+    returned: tuple[set[int], set[int]] = set(), set()
+    for pair in done.pairs:
+        if right.get(pair[1].index, False):
+            for tensors, call in zip(returned, pair, strict=True):
+                tensors.update(slot.tensor for slot in call.outputs)
 
     def idle(one: Comparison) -> bool:
-        besides = (one.phase, one.role) == ("forward", "input") and firsts.get(one.raw_call) != one.tensor
-        return besides and not one.agrees and outputs.get(one.raw_call, False)
+        if (one.phase, one.role) != ("forward", "input") or one.agrees or not right.get(one.raw_call, False):
+            return False
+        first = given.get(one.raw_call)
+        if first is None or first[1].tensor != one.tensor:
+            return True
+        # Each was returned by a call whose partner returned the same: a pooling is before the head, or its first part.
+        return all(slot.tensor in tensors for slot, tensors in zip(first, returned, strict=True))
 
     return [one for one in done.comparisons if not idle(one)]
 

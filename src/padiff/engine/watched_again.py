@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -104,6 +104,23 @@ def noise_inside(scenes: Scenes, index: int, inside: frozenset[int], base: Seen,
             if one.kind == other.kind and mine.value.shape == moved.value.shape and not mine.value.overwritten:
                 found[mine.tensor] = rms_gap(mine.value.numpy(), moved.value.numpy())
     return found
+
+
+class Noise:
+    """How far rounding moves what ops return: found when somebody asks, at the cost of a run."""
+
+    def __init__(self, find: Callable[[], Mapping[int, float]], ops: list[Call]) -> None:
+        self._find = find
+        self._found: Mapping[int, float] | None = None
+        self._tensors = {slot.tensor for op in ops for slot in op.outputs}
+
+    def of(self, tensor: int) -> float | None:
+        """None for what no op of base's returned."""
+        if tensor not in self._tensors:
+            return None
+        if self._found is None:
+            self._found = self._find()
+        return self._found.get(tensor)
 
 
 def ops_of(seen: Seen) -> list[Call]:

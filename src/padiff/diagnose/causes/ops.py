@@ -17,7 +17,7 @@ from padiff.diagnose.likes import Event, Likes
 from padiff.diagnose.own_code import Culprit
 from padiff.diagnose.scene import Scene
 from padiff.diagnose.stages import Stage, stages
-from padiff.records import Array, Call, Cause, Slot, Tolerance
+from padiff.records import Array, Call, Cause, Slot
 
 ACTIVATIONS = frozenset(
     ("relu", "gelu", "silu", "sigmoid", "tanh", "softplus", "leaky_relu", "elu", "hardswish", "mish", "glu", "softmax")
@@ -90,10 +90,8 @@ def _tells(name: str, place: int, adding: bool) -> bool:
 
 
 def _scene(stage: Stage) -> Scene:
-    tolerance = Tolerance(mode="auto", predicted=stage.noise)
-
     def agrees(base: Array, raw: Array) -> bool:
-        return agree_in_any_layout(base, raw, tolerance)
+        return stage.bounds.agree(base, lambda tolerance: agree_in_any_layout(base, raw, tolerance))
 
     return Scene(
         phase="forward",
