@@ -84,6 +84,8 @@ OPS: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("paddle.swiglu", (X, X + 1), {}, of_paddle(P.swiglu, X, X + 1)),
     ("torch.softmax", (X,), {"dim": 0}, of_torch(F.softmax, X, dim=0)),
     ("torch.normalize", (X,), {}, of_torch(F.normalize, X)),
+    ("torch.norm", (X,), {"p": 2, "dim": (0, 1), "keepdim": True}, of_torch(torch.norm, X, 2, (0, 1), keepdim=True)),
+    ("paddle.norm", (X,), {"dim": -1}, of_paddle(paddle.linalg.norm, X, axis=-1)),
     ("torch.addmm", (BIAS, X, MATRIX), {"alpha": 0.5, "beta": 2},
      of_torch(torch.addmm, BIAS, X, MATRIX, alpha=0.5, beta=2)),
     ("torch.baddbmm", (ADDS, *PRODUCT), {"alpha": 0.5}, of_torch(torch.baddbmm, ADDS, *PRODUCT, alpha=0.5)),

@@ -347,3 +347,32 @@ def test_a_router_that_chooses_too(bug: str, path: str) -> None:
     found = padiff.compare(model, raw, ROWS).divergence
     assert found is not None
     assert (found.raw_path, found.phase) == (path, "forward")
+
+
+class TorchStage(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(torch.tanh(self.linear(x)))
+
+
+class PaddleStage(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.fc, self.ln, self.bug = paddle.nn.Linear(WIDTH, WIDTH), paddle.nn.LayerNorm(WIDTH), bug
+
+    def forward(self, x: Any) -> Any:
+        made = self.ln(paddle.tanh(self.fc(x)))
+        return paddle.nn.functional.relu(made) if self.bug else made
+
+
+def test_who_rectifies_what_is_handed_on_is_wrong_himself() -> None:
+    """Nobody rectifies after it: the next stage is given what this one returned, on both sides."""
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(TorchStage(), TorchStage())
+    assert padiff.compare(base, paddle.nn.Sequential(PaddleStage(""), PaddleStage("")), ROWS).aligned
+    found = padiff.compare(base, paddle.nn.Sequential(PaddleStage("relu"), PaddleStage("")), ROWS).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("0", "forward")

@@ -197,6 +197,15 @@ def _sum_with_product(steps: Steps) -> None:
     steps.do("sum", "add", np.add, added, found)
 
 
+def _length(steps: Steps) -> None:
+    axis, keep = steps.options.get("dim"), bool(steps.options.get("keepdim"))
+    if steps.options.get("p", 2) not in (2, "fro", None):
+        return
+    squares = steps.do("squares", "pow", np.square, steps.given[0])
+    whole = steps.do("sum", "sum", lambda one: one.sum(axis, keepdims=keep), squares)
+    steps.do("root", "sqrt", np.sqrt, whole)
+
+
 def _normalize(steps: Steps) -> None:
     axis, eps = steps.options.get("dim", 1), steps.options.get("eps", 1e-12)
     squares = steps.do("squares", "pow", np.square, steps.given[0])
@@ -221,5 +230,6 @@ RECIPES: dict[str, Callable[[Steps], None]] = {
     "swiglu": _swiglu,
     "softmax": _soft,
     "normalize": _normalize,
+    "norm": _length,
 }
 """What an op does, by the one word for it, to how it is spelled out."""

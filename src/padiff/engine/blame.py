@@ -254,7 +254,7 @@ class Blame:
             pass  # what is cut off of it, or is not, comes after it
         elif kind == "doubtful":
             self.doubts.add(base, call, fault, misfed=call.index in self.misfed)
-        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left():
+        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left(one, other):
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
             doubt = self.doubts.confirmed(one, other)

@@ -77,10 +77,12 @@ class Doubts:
         found = [doubt for doubt in self._open if _told_by(doubt, None, other)]
         return self._innermost(found[-1]) if found else None
 
-    def left(self) -> bool:
-        """Whether something doubtful may be wrong; what one side rectifies in the module, and the other after it, is
-        not what was wrong."""
+    def left(self, one: Slot, told: Slot) -> bool:
+        """Whether something doubtful may be wrong, where a tensor is; what one side rectifies in the module, and the
+        other after it, is not what was wrong. Where both hand on what they returned, nobody does it after it."""
         while self._open and _rectifies(latest := self._innermost(self._open[-1])):
+            if _is_output_of(latest, one, told):
+                break
             self._open = [doubt for doubt in self._open if doubt is not latest]
         return bool(self._open)
 
@@ -190,6 +192,12 @@ def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
         return False
     base, raw = returned
     return other.origin == raw.origin or (one is not None and base is not None and one.origin == base.origin)
+
+
+def _is_output_of(fault: Fault, one: Slot, other: Slot) -> bool:
+    """Whether two tensors of base and raw are the very output that a fault is about."""
+    base, raw = _output_of(fault) or (None, None)
+    return base is not None and raw is not None and (one.origin, other.origin) == (base.origin, raw.origin)
 
 
 def _output_of(fault: Fault) -> tuple[Slot | None, Slot] | None:
