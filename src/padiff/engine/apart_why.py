@@ -17,6 +17,7 @@ from padiff.engine.job import Job
 from padiff.engine.local import Reference
 from padiff.engine.replay import Recorded, never, recorded_ops
 from padiff.engine.scenes import RecordedOps, Scenes, agreement
+from padiff.engine.watched_again import Watched
 from padiff.engine.why import FORGIVEN, REMEMBERED, drawn, with_causes
 from padiff.frameworks.settings import settings_of
 from padiff.records import (
@@ -118,7 +119,7 @@ def _at_call(
     scene = scenes.of_fault(fault)
     told = _with_settings(job, divergence) if scene is None else with_causes(drawn(divergence, fault), scene)
     try:
-        return with_op(told, fault, scenes)
+        return with_op(told, fault, scenes, Watched(scenes))
     except FORGIVEN:
         return told
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,15 +17,15 @@ from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
     Noise,
     Seen,
-    has_own_code,
-    hides,
+    Watched,
+    looking_into_borders,
     noise_inside,
     ops_of,
     own_calls,
-    run_watched,
-    seen_in,
+    place_of,
+    with_a_partner,
+    with_code,
 )
-from padiff.frameworks.compiled import is_opaque
 from padiff.records import (
     FIRST_OP,
     Array,
@@ -48,47 +47,23 @@ Key = tuple[int, int, int]
 """What orders ops and calls: how many calls had begun; 0 for an op, 1 for the call itself; number of the op."""
 
 
-def with_op(divergence: Divergence, fault: Fault, scenes: Scenes) -> Divergence:
+def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watched) -> Divergence:
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet."""
-    fault = _with_a_partner(fault, scenes)
-    scenes = _looking_into_borders(scenes, fault)
+    fault = with_a_partner(fault, scenes)
+    scenes = looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
     if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
         return divergence  # a part of what base's code did at once: none of its tensors is one of raw's
-    culprit = _culprit(fault, scenes)
+    culprit = _culprit(fault, scenes, watched)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit, _with_code(fault, scenes))
+    named = _named(divergence, culprit, with_code(fault, scenes))
     if fault.phase == "forward" and culprit.raw is not None and culprit.raw.call.is_op:
         named = _at(named, culprit.raw.call.parent, scenes)
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
-
-
-def _with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
-    """A fault in a call without partner, as one of the call around it that has one: its code counts as that one's."""
-    calls = {call.index: call for call in scenes.found.calls}
-    raw = fault.raw
-    while raw.index not in scenes.pairs and raw.parent in calls:
-        raw = calls[raw.parent]
-    return fault if raw is fault.raw else replace(fault, raw=raw)
-
-
-def _looking_into_borders(scenes: Scenes, fault: Fault) -> Scenes:
-    """Without the pairs inside a call that return more or less than each other: they end at different places, and what
-    one of them does the other's caller does."""
-    inside = [call for call in scenes.found.calls if call.parent == fault.raw.index and call.index in scenes.pairs]
-    elsewhere = {call.index for call in inside if _sizes_differ(scenes.pairs[call.index], call)}
-    if not elsewhere:
-        return scenes
-    return replace(scenes, pairs={index: base for index, base in scenes.pairs.items() if index not in elsewhere})
-
-
-def _sizes_differ(base: Call, raw: Call) -> bool:
-    ours, theirs = ({math.prod(slot.value.shape) for slot in call.outputs} for call in (base, raw))
-    return bool(ours and theirs) and not ours & theirs
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
@@ -107,37 +82,14 @@ def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
     return replace(divergence, raw_path=call.path, raw_kind=call.kind, raw_call=call.index, note=note)
 
 
-def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
-    partner = scenes.pairs.get(fault.raw.index)
-    if partner is None or (scenes.feeder is None and scenes.recorded is None):
+def _culprit(fault: Fault, scenes: Scenes, watched: Watched) -> Culprit | None:
+    place = place_of(fault, scenes)
+    if place is None:
         return None
-    coded = _with_code(fault, scenes)
-    if not any(coded) or is_opaque(scenes.job.base, partner.node) or is_opaque(scenes.job.raw, fault.raw.node):
+    backward, wanted, coded = place.backward, place.inside, with_code(fault, scenes)
+    base, raw = watched.at(place)
+    if backward and scenes.recorded is not None and not (base.gradients and raw.gradients):
         return None
-    backward = fault.phase == "backward"
-    wanted = (
-        own_calls(scenes.reference.trace.calls, partner.index, {one.index for one in scenes.pairs.values()}),
-        own_calls(scenes.found.calls, fault.raw.index, set(scenes.pairs)),
-    )
-    hidden = (
-        hides(scenes.job.base, scenes.reference.trace.calls, wanted[0]),
-        hides(scenes.job.raw, scenes.found.calls, wanted[1]),
-    )
-    if scenes.recorded is not None:
-        base, raw = (
-            seen_in(trace, index, inside)
-            for trace, index, inside in zip(
-                scenes.recorded.traces, (partner.index, fault.raw.index), wanted, strict=True
-            )
-        )
-        if backward and not (base.gradients and raw.gradients):
-            return None
-    else:
-        assert scenes.feeder is not None
-        base = run_watched(scenes, 0, None, partner.index, wanted[0], backward=backward, layers=hidden[0])
-        raw = run_watched(
-            scenes, 1, scenes.feeder(backward), fault.raw.index, wanted[1], backward=backward, layers=hidden[1]
-        )
     if base.call is None or raw.call is None:
         return None
     suspects = _accused(fault, scenes, base, raw)
@@ -157,7 +109,7 @@ def _culprit(fault: Fault, scenes: Scenes) -> Culprit | None:
     if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
-        Noise(partial(noise_inside, scenes, partner.index, wanted[0], base, layers=hidden[0]), ops_of(base)).of
+        Noise(partial(noise_inside, scenes, place, base), ops_of(base)).of
         if scenes.recorded is None
         else scenes.recorded.noise.get
     )
@@ -220,13 +172,6 @@ def _lies_in(call: Call, index: int, calls: Mapping[int, Call]) -> bool:
     while own != index and own in calls:
         own = calls[own].parent
     return own == index
-
-
-def _with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
-    """Which side's module has code of its own; the framework's is looked into only beside such a one."""
-    partner = scenes.pairs.get(fault.raw.index)
-    base = partner is not None and has_own_code(scenes.job.base, partner.node)
-    return base, has_own_code(scenes.job.raw, fault.raw.node)
 
 
 def _gradients_agree(narrow: float, base: Array, raw: Array) -> bool:

@@ -18,6 +18,13 @@ from padiff.engine.local_comparing import Key
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Comparison, Fault, Outcome
 
+FAR, NEAR = 0.1, 1e-3
+"""Gradients that are so far apart, relative to them, are not by rounding; the second where a place beside is wrong."""
+KINKS = 4.0
+"""The same of numbers that cross a kink: so many times what one of them makes of the whole."""
+CANCELLED = 1e-3
+"""Of the largest gradient; smaller ones may be what is left of a sum whose terms cancel."""
+
 
 def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float]:
     """How far rounding moves the gradient of a parameter at the very least.
@@ -41,12 +48,34 @@ def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float
     return {path: math.sqrt(square) for path, square in squares.items()}
 
 
-def unsettled(faults: Sequence[Fault], state: Iterable[Comparison]) -> bool:
-    """Whether some gradient, or the loss, differs that does not follow from a place that is wrong in forward."""
+def unsettled(faults: Sequence[Fault], state: Sequence[Comparison]) -> bool:
+    """Whether some gradient, or the loss, differs for which rounding may be all there is to it, and that does not
+    follow from a place that is wrong in forward."""
     wrong = {fault.raw.path for fault in faults if fault.phase == "forward"}
-    if any(fault.phase == "backward" and fault.raw.path not in wrong for fault in faults):
-        return True
-    return any(not one.agrees and (one.role == "loss" or one.raw_path not in wrong) for one in state)
+    told = [fault.comparison for fault in faults if fault.phase == "backward" and fault.raw.path not in wrong]
+    told += [one for one in state if not one.agrees and (one.role == "loss" or one.raw_path not in wrong)]
+    sizes = (one.outcome.numbers for one in state if one.phase == "gradient")
+    largest = max((numbers.base_rms for numbers in sizes if numbers is not None), default=0.0)
+    return any(_may_be_rounding(one, largest, wrong) for one in told)
+
+
+def _may_be_rounding(one: Comparison, largest: float, wrong: Iterable[str]) -> bool:
+    """Not where a tensor is missing, nor where one of some size is another: rounding does not go so far, and a number
+    that crosses a kink is one of many. Around a place that is wrong, less will do."""
+    numbers = one.outcome.numbers
+    if one.outcome.reason != "values" or numbers is None:
+        return False
+    near = any(_beside(one.raw_path, path) for path in wrong)
+    few = 0.0 if near or one.role == "loss" else KINKS / math.sqrt(numbers.size)
+    share = numbers.rmse / numbers.base_rms if numbers.base_rms else math.inf
+    cancelled = one.phase == "gradient" and numbers.base_rms < CANCELLED * largest
+    return share < max(NEAR if near else FAR, few) or cancelled
+
+
+def _beside(one: str, other: str) -> bool:
+    """Whether of two modules one lies around the other, or the same module around both."""
+    around, beyond = one.rpartition(".")[0], other.rpartition(".")[0]
+    return around == beyond or other.startswith(one + ".") or one.startswith(other + ".")
 
 
 def settle(run: LocalRun, noise: Mapping[Key, float]) -> None:

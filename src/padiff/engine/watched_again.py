@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from padiff.capture.feeding import Feed, Feeder
 from padiff.capture.ops import WantedOps
@@ -14,9 +15,10 @@ from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes
+from padiff.frameworks.compiled import is_opaque
 from padiff.frameworks.lookup import has_code
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, StepTrace, Tolerance, Value
+from padiff.records import Call, Fault, StepTrace, Tolerance, Value
 
 
 @dataclass
@@ -29,44 +31,132 @@ class Seen:
     gradients: Mapping[int, Value] = field(default_factory=dict)
 
 
-class _Watching:
-    """Feeds as another feeder does, keeps the calls inside one, and ends the run where nothing more is needed."""
+@dataclass(frozen=True)
+class Place:
+    """A call of base and one of raw into whose code one looks."""
 
-    def __init__(self, feeder: Feeder | None, index: int, inside: frozenset[int], *, stop: bool) -> None:
-        self.seen = Seen()
-        self._feeder, self._index, self._inside, self._stop = feeder, index, inside, stop
+    calls: tuple[int, int]
+    inside: tuple[frozenset[int], frozenset[int]]
+    """The calls whose ops are watched, on each side."""
+    layers: tuple[bool, bool]
+    """Whether the ops of the framework's own layers are, too."""
+    backward: bool
+
+
+def with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
+    """A fault in a call without partner, as one of the call around it that has one: its code counts as that one's."""
+    calls = {call.index: call for call in scenes.found.calls}
+    raw = fault.raw
+    while raw.index not in scenes.pairs and raw.parent in calls:
+        raw = calls[raw.parent]
+    return fault if raw is fault.raw else replace(fault, raw=raw)
+
+
+def looking_into_borders(scenes: Scenes, fault: Fault) -> Scenes:
+    """Without the pairs inside a call that return more or less than each other: they end at different places, and what
+    one of them does the other's caller does."""
+    inside = [call for call in scenes.found.calls if call.parent == fault.raw.index and call.index in scenes.pairs]
+    elsewhere = {call.index for call in inside if _sizes_differ(scenes.pairs[call.index], call)}
+    if not elsewhere:
+        return scenes
+    return replace(scenes, pairs={index: base for index, base in scenes.pairs.items() if index not in elsewhere})
+
+
+def _sizes_differ(base: Call, raw: Call) -> bool:
+    ours, theirs = ({math.prod(slot.value.shape) for slot in call.outputs} for call in (base, raw))
+    return bool(ours and theirs) and not ours & theirs
+
+
+def place_of(fault: Fault, scenes: Scenes) -> Place | None:
+    """Where to look for the op of a fault; None where no code can be looked into."""
+    partner = scenes.pairs.get(fault.raw.index)
+    if partner is None or (scenes.feeder is None and scenes.recorded is None):
+        return None
+    lives, nodes = (scenes.job.base, scenes.job.raw), (partner.node, fault.raw.node)
+    if not any(with_code(fault, scenes)) or any(map(is_opaque, lives, nodes)):
+        return None
+    calls = (scenes.reference.trace.calls, scenes.found.calls)
+    inside = (
+        own_calls(calls[0], partner.index, {one.index for one in scenes.pairs.values()}),
+        own_calls(calls[1], fault.raw.index, set(scenes.pairs)),
+    )
+    layers = hides(lives[0], calls[0], inside[0]), hides(lives[1], calls[1], inside[1])
+    return Place((partner.index, fault.raw.index), inside, layers, fault.phase == "backward")
+
+
+class Watched:
+    """What the code of faulty places does, on base's tensors: both sides run once for all that one run can show."""
+
+    def __init__(self, scenes: Scenes, faults: Iterable[Fault] = ()) -> None:
+        """``faults`` are those that will be asked for."""
+        self._scenes = scenes
+        places = (
+            place_of(fault, looking_into_borders(scenes, fault))
+            for fault in (with_a_partner(fault, scenes) for fault in faults)
+        )
+        self._expected = [place for place in places if place is not None]
+        self._seen: dict[Place, tuple[Seen, Seen]] = {}
+
+    def at(self, place: Place) -> tuple[Seen, Seen]:
+        """What was seen of both sides' code there."""
+        scenes = self._scenes
+        if scenes.recorded is not None:
+            traces = scenes.recorded.traces
+            return seen_in(traces[0], place.calls[0], place.inside[0]), seen_in(
+                traces[1], place.calls[1], place.inside[1]
+            )
+        if place not in self._seen:
+            together = [one for one in self._expected if _as_one(one, place)]
+            self._expected = [one for one in self._expected if one not in together]
+            try:
+                self._run([place, *together])
+            except Exception:  # the model's own, maybe beyond this place
+                self._run([place])
+        return self._seen[place]
+
+    def _run(self, places: Sequence[Place]) -> None:
+        assert self._scenes.feeder is not None
+        base = run_watched(self._scenes, 0, None, places)
+        raw = run_watched(self._scenes, 1, self._scenes.feeder(places[0].backward), places)
+        self._seen |= {place: (base[place], raw[place]) for place in places}
+
+
+def _as_one(one: Place, other: Place) -> bool:
+    """Whether one run shows both."""
+    return (one.layers, one.backward) == (other.layers, other.backward)
+
+
+class _Watching:
+    """Feeds as another feeder does, keeps the calls inside some, and ends the run where nothing more is needed."""
+
+    def __init__(self, feeder: Feeder | None, side: int, places: Iterable[Place]) -> None:
+        self.seen = {place: Seen() for place in places}
+        self._feeder, self._side = feeder, side
 
     def feed(self, call: Call) -> Mapping[int, Feed]:
         return {} if self._feeder is None else self._feeder.feed(call)
 
     def hand_on(self, call: Call) -> Mapping[int, Feed]:
-        if call.parent in self._inside:
-            self.seen.children.append(call)
-        if call.index == self._index:
-            self.seen.call = call
-            if self._stop:
-                raise Reached
+        for place, seen in self.seen.items():
+            if call.parent in place.inside[self._side]:
+                seen.children.append(call)
+            if call.index == place.calls[self._side]:
+                seen.call = call
+        if all(seen.call is not None and not place.backward for place, seen in self.seen.items()):
+            raise Reached
         return {} if self._feeder is None else self._feeder.hand_on(call)
 
     def tagged(self, call: Call) -> Mapping[int, Feed]:
         return {} if self._feeder is None else self._feeder.tagged(call)
 
 
-def run_watched(
-    scenes: Scenes,
-    side: int,
-    feeder: Feeder | None,
-    index: int,
-    inside: frozenset[int],
-    *,
-    backward: bool,
-    layers: bool,
-) -> Seen:
-    """One side runs again, up to the end of a call where backward is not asked for; ``inside`` are the calls whose ops
-    are watched, ``layers`` whether those of the framework's own layers are, too."""
+def run_watched(scenes: Scenes, side: int, feeder: Feeder | None, places: Sequence[Place]) -> dict[Place, Seen]:
+    """One side runs again, up to the end of the last of some calls where backward is not asked for."""
     session: Session = (scenes.base, scenes.raw)[side]
     job, step = scenes.job, scenes.reference.trace.step
-    watching = _Watching(feeder, index, inside, stop=not backward)
+    backward, layers = places[0].backward, places[0].layers[side]
+    inside = frozenset[int]().union(*(place.inside[side] for place in places))
+    watching = _Watching(feeder, side, places)
     with session.again(), suppress(Reached):
         trace = session.run(
             step,
@@ -77,7 +167,8 @@ def run_watched(
             hooks=backward,
             ops=WantedOps(inside, stacks=True, options=True, layers=layers or job.ops == "all", functions=backward),
         )
-        watching.seen.gradients = trace.gradients
+        for seen in watching.seen.values():
+            seen.gradients = trace.gradients
     return watching.seen
 
 
@@ -87,7 +178,7 @@ def seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> Seen:
     return Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
 
 
-def noise_inside(scenes: Scenes, index: int, inside: frozenset[int], base: Seen, *, layers: bool) -> dict[int, float]:
+def noise_inside(scenes: Scenes, place: Place, base: Seen) -> dict[int, float]:
     """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
     jitter = Jitter(scenes.job.tolerance.narrow)
     feeder = LocalRun(
@@ -95,7 +186,8 @@ def noise_inside(scenes: Scenes, index: int, inside: frozenset[int], base: Seen,
     )
     try:
         with perturbed(scenes.base.live, jitter, {}):
-            shaken = run_watched(scenes, 0, feeder, index, inside, backward=False, layers=layers)
+            forward = replace(place, backward=False)
+            shaken = run_watched(scenes, 0, feeder, [forward])[forward]
     except Exception:  # the model's own: it ran through on what it was really given
         return {}
     found: dict[int, float] = {}
@@ -135,6 +227,13 @@ def own_calls(calls: tuple[Call, ...], index: int, paired: set[int]) -> frozense
         if call.parent in found and call.index not in paired:
             found.add(call.index)
     return frozenset(found)
+
+
+def with_code(fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
+    """Which side's module has code of its own; the framework's is looked into only beside such a one."""
+    partner = scenes.pairs.get(fault.raw.index)
+    base = partner is not None and has_own_code(scenes.job.base, partner.node)
+    return base, has_own_code(scenes.job.raw, fault.raw.node)
 
 
 def has_own_code(live: LiveTree, node: int) -> bool:

@@ -12,6 +12,7 @@ from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.inherited import without_extra_calls, without_followers
 from padiff.engine.inside import with_op
 from padiff.engine.localise import Located
+from padiff.engine.watched_again import Watched
 from padiff.records import Cause, Divergence, Fault, StepComparison
 from padiff.report.picture import picture_of
 
@@ -35,7 +36,12 @@ def explained_places(located: Located) -> list[Divergence]:
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
     ]
-    few = [_explained(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
+    blamed = [_blamed(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
+    watched = Watched(located.scenes, filter(None, blamed))
+    few = [
+        _explained(located, divergence, fault, code, watched)
+        for (divergence, fault), code in zip(found[:MOST_EXPLAINED], blamed, strict=True)
+    ]
     every = few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
     first: dict[str, Divergence] = {}
     for divergence in every:  # what was found at one place and turned out to lie in another, where more follows from it
@@ -43,15 +49,21 @@ def explained_places(located: Located) -> list[Divergence]:
     return list(first.values())
 
 
-def _explained(located: Located, divergence: Divergence, fault: Fault | None) -> Divergence:
-    """With its causes, and with the op where it starts."""
+def _explained(
+    located: Located, divergence: Divergence, fault: Fault | None, code: Fault | None, watched: Watched
+) -> Divergence:
+    """With its causes, and with the op where it starts; ``code`` is the fault whose module's code may tell."""
     told = _forgiving(divergence, _at_place(located, divergence, fault))
-    blamed = fault or _own_gradient(located, divergence)
+    return told if code is None else _forgiving(told, lambda: with_op(told, code, located.scenes, watched))
+
+
+def _blamed(located: Located, divergence: Divergence, fault: Fault | None) -> Fault | None:
+    """The fault into whose module's code one looks; None where that would tell nothing."""
     if fault is not None and fault.phase == "forward" and fault.found is None:  # there is no tensor to follow
-        return told
+        return None
     if fault is not None and fault.of_loss:  # no module's code has a part in it
-        return told
-    return told if blamed is None else _forgiving(told, lambda: with_op(told, blamed, located.scenes))
+        return None
+    return fault or _own_gradient(located, divergence)
 
 
 def _own_gradient(located: Located, divergence: Divergence) -> Fault | None:
