@@ -15,6 +15,7 @@ from tests.capture.test_ops import of
 
 Forward = Callable[[Any, Any], Any]
 TABLE = torch.linspace(0.1, 3.0, 20).reshape(5, 4)
+LEFT_OUT = torch.full((5, 5), torch.finfo(torch.float32).min).triu(1)
 
 
 def half(x: Any) -> Any:
@@ -46,6 +47,20 @@ def heads_last_unturned(self: Any, x: Any) -> Any:
     q = q * TABLE.cos()[:, None]
     q = q.transpose(1, 2)
     return (q @ q.transpose(-1, -2)).softmax(-1)
+
+
+def heads_first_scaled(self: Any, x: Any) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)
+    k = q * TABLE.cos() + half(q) * TABLE.sin()
+    return (k @ k.transpose(-1, -2) * 0.5 + LEFT_OUT).softmax(-1)
+
+
+def halves_scaled(self: Any, x: Any, scale: float = 0.25, turn: int = -1) -> Any:
+    q = self.fc(x).view(2, 5, 3, 4)
+    (a, b), (c, d), (e, f) = (one.chunk(2, -1) for one in (q, TABLE.cos()[:, None], TABLE.sin()[:, None]))
+    k = torch.cat((a * c + turn * b * e, b * d + a * f), -1)
+    q = k * scale
+    return (q.transpose(1, 2) @ k.permute(0, 2, 3, 1) + torch.full((5, 5), -1e9).triu(1)).softmax(-1)
 
 
 def garbled(self: Any, x: Any) -> Any:
@@ -196,6 +211,7 @@ def times_one(self: Any, x: Any) -> Any:
 CASES: list[tuple[Forward, Forward, str, str, str, str]] = [
     (heads_first, heads_last_wrongly, "neg", "", "return torch.cat((-x", "return torch.cat((x[..., 2:]"),
     (heads_first, heads_last_unturned, "add", "", "q = q * TABLE.cos() + half(q)", "return (q @ q"),
+    (heads_first_scaled, halves_scaled, "", "mul", "return (k @ k", "q = k * scale"),
     (heads_first, garbled, "transpose", "", "q = self.fc(x).view(2, 5, 3, 4).transpose(1, 2)", "q = q * TABLE"),
     (table, sines, "cos", "sin", "return torch.stack((angles.cos()", "return torch.stack((angles.sin()"),
     (regrouped, joined_in_another_order, "transpose", "cat", "return self.fc(x).reshape", "return torch.cat(parts["),
@@ -239,3 +255,14 @@ def test_the_op_and_its_lines(base: Forward, raw: Forward, mine: str, theirs: st
     assert [same_thing(name) if name else "" for name in (found.op.base, found.op.raw)] == [mine, theirs]
     assert found.op.base_line is not None and found.op.base_line.text.startswith(line)
     assert found.op.raw_line is not None and found.op.raw_line.text.startswith(other)
+
+
+def test_beside_what_is_left_out_the_rest_counts() -> None:
+    """The mask is large, and the same on both sides: added once more, it does not explain what it drowns."""
+    assert padiff.compare(
+        wide(heads_first_scaled), wide(lambda self, x: halves_scaled(self, x, 0.5)), numbers()
+    ).aligned
+    raw = wide(lambda self, x: halves_scaled(self, x, 0.5, 1))
+    found = padiff.compare(wide(heads_first_scaled), raw, numbers()).divergence
+    assert found is not None
+    assert "mask" not in {cause.name for cause in found.causes}

@@ -17,6 +17,12 @@ KEEP = np.array([[True] * 6, [True] * 4 + [False] * 2, [True] * 5 + [False]])
 GRID = np.random.default_rng(1).uniform(-1, 1, (1, 4, 4, 2)).astype("float32")
 Code = Callable[[Any], Any]
 
+
+def resized(size: int, to: tuple[int, int]) -> Any:
+    """What resizing does to rows or columns, as a matrix."""
+    return of_torch.interpolate(torch.eye(size)[None, None], to, mode="bicubic", antialias=True)[0, 0].numpy()
+
+
 CASES: dict[str, tuple[Code, Code, Code, str, str]] = {
     "softmax over rows, some left out": (
         lambda x: torch.softmax(x.masked_fill(~torch.as_tensor(KEEP), float("-inf")), -1),
@@ -52,6 +58,13 @@ CASES: dict[str, tuple[Code, Code, Code, str, str]] = {
         lambda x: of_paddle.grid_sample(x[None, None], paddle.to_tensor(GRID), align_corners=True),
         "align_corners",
         "is given align_corners True in raw and False in base",
+    ),
+    "resized with what only one framework can do": (
+        lambda x: of_torch.interpolate(x[None, None], (2, 3), mode="bicubic", antialias=True),
+        lambda x: (paddle.to_tensor(resized(3, (2, 3))) @ x @ paddle.to_tensor(resized(6, (6, 3))))[None, None],
+        lambda x: of_paddle.interpolate(x[None, None], [2, 3], mode="bicubic"),
+        "antialias",
+        "is given antialias False in raw and True in base",
     ),
     "taken from other places": (
         lambda x: x[torch.tensor([0, 2, 1, 1])] * 2.0,

@@ -61,6 +61,7 @@ LSTM, GRU, TANH, RELU = (
 SHAPE = {"normalized_shape": (8,)}
 ADDED = np.where(KEPT, 0, -1e9).astype("float32")
 TURNED = tuple(np.ascontiguousarray(one.swapaxes(1, 2)) for one in WHOLE)
+ADDS, PRODUCT, ROWS = numbers(2, 1, 7), (numbers(2, 5, 6), numbers(2, 6, 7)), numbers(3, 8)
 ATTEND, NORM = F.scaled_dot_product_attention, F.layer_norm
 OPS: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("torch", (QUERY, KEY, VALUE, KEPT), {}, of_torch(ATTEND, QUERY, KEY, VALUE, KEPT, enable_gqa=True)),
@@ -83,6 +84,13 @@ OPS: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("paddle.swiglu", (X, X + 1), {}, of_paddle(P.swiglu, X, X + 1)),
     ("torch.softmax", (X,), {"dim": 0}, of_torch(F.softmax, X, dim=0)),
     ("torch.normalize", (X,), {}, of_torch(F.normalize, X)),
+    ("torch.norm", (X,), {"p": 2, "dim": (0, 1), "keepdim": True}, of_torch(torch.norm, X, 2, (0, 1), keepdim=True)),
+    ("paddle.norm", (X,), {"dim": -1}, of_paddle(paddle.linalg.norm, X, axis=-1)),
+    ("torch.addmm", (BIAS, X, MATRIX), {"alpha": 0.5, "beta": 2},
+     of_torch(torch.addmm, BIAS, X, MATRIX, alpha=0.5, beta=2)),
+    ("torch.baddbmm", (ADDS, *PRODUCT), {"alpha": 0.5}, of_torch(torch.baddbmm, ADDS, *PRODUCT, alpha=0.5)),
+    ("paddle.addmm", (ROWS, X, MATRIX), {"alpha": 0.5}, of_paddle(paddle.addmm, ROWS, X, MATRIX, alpha=0.5)),
+    ("torch.addcmul", (BIAS, X, WEIGHT), {"value": 3}, of_torch(torch.addcmul, BIAS, X, WEIGHT, value=3)),
     ("torch.lstm_cell", LSTM[0], {}, LSTM[1]),
     ("torch.gru_cell", GRU[0], {}, GRU[1]),
     ("torch.rnn_tanh_cell", TANH[0], {}, TANH[1]),

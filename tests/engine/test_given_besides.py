@@ -271,3 +271,80 @@ def test_of_two_doubtful_norms_the_one_that_returned_what_is_wrong(eps: float) -
     if not result.aligned:
         assert first(result).raw_path == "c"
         assert first(result).causes[0].name == "eps"
+
+
+WINDOW = torch.ones(5, 5).tril().bool() & ~torch.ones(5, 5).tril(-3).bool()
+"""What a position sees of what is before it."""
+
+
+def added(seen: Any) -> Any:
+    return torch.where(seen, 0.0, -1e9)
+
+
+class Windows(nn.Module):
+    """Base: the first block is given a mask with a window, the second one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = nn.Embedding(11, 8)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, ids: Any, keep: Any) -> Any:
+        hidden = self.word(ids)
+        seen = torch.ones(5, 5).tril().bool() & keep[:, None].bool()
+        for layer, mask in zip(self.layers, (added(seen & WINDOW), added(seen)), strict=True):
+            hidden = layer(hidden, mask)
+        return hidden
+
+
+class WindowedHeads(Heads):
+    """Makes its window itself."""
+
+    def __init__(self, scale: float, *, window: bool) -> None:
+        super().__init__(scale)
+        self.window = window
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return super().forward(x, mask + added(WINDOW) if self.window else mask)
+
+
+class WindowedBlock(Block):
+    def __init__(self, bug: str, *, window: bool) -> None:
+        super().__init__(1.0)
+        self.attn = WindowedHeads(0.5 if bug == "scale" else 8**-0.5, window=window and bug != "window")
+        self.relu = bug == "relu"
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        x = self.ln(x + self.attn(x, mask))
+        return x + self.fc2((torch.relu if self.relu else nn.functional.gelu)(self.fc1(x)))
+
+
+class Windowed(nn.Module):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.tok, self.bug = nn.Embedding(11, 8), bug
+        self.blocks = nn.ModuleList([WindowedBlock(bug, window=True), WindowedBlock(bug, window=False)])
+
+    def forward(self, ids: Any, keep: Any) -> Any:
+        x = self.tok(ids) * (2.0 if self.bug == "embedding" else 1.0)
+        mask = added(torch.ones(5, 5).tril().bool() & keep[:, None].bool())
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("bug", "path", "cause"),
+    [
+        ("embedding", "", "scale"),
+        ("relu", "blocks.0", "activation"),
+        ("scale", "blocks.0.attn", "scale"),
+        ("window", "", "mask"),
+    ],
+)
+def test_a_mask_that_is_made_in_two_places_explains_nothing_else(bug: str, path: str, cause: str) -> None:
+    assert compared(Windows(), Windowed("")).aligned
+    found = first(compared(Windows(), Windowed(bug)))
+    assert (found.raw_path, found.phase) == (path, "forward")
+    assert cause in {one.name for one in found.causes}
+    assert bug == "window" or "mask" not in {one.name for one in found.causes}

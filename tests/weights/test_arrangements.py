@@ -318,3 +318,159 @@ EXPERTS = [("a", "b", "c"), ("0", "1", "2"), ("maths", "code", "talk"), None]
 @pytest.mark.parametrize("base", EXPERTS, ids=str)
 def test_experts_under_names(base: Any, raw: Any) -> None:
     same_weights(padiff.compare(Experts(base), torch.nn.Sequential(Experts(raw)), X))
+
+
+class Square(torch.nn.Module):
+    """Experts that return as much as they are given, in one tensor, either way round, or in a list."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.kept = kept
+        if kept == "list":
+            self.experts = torch.nn.ModuleList([torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)])
+        else:
+            self.experts = torch.nn.Parameter(torch.randn(3, WIDTH, WIDTH) * 0.3)
+
+    def forward(self, x: Any) -> Any:
+        if self.kept == "list":
+            return sum(torch.tanh(expert(x)) * place for place, expert in enumerate(self.experts))
+        how = "bni,eio->bneo" if self.kept == "in, out" else "bni,eoi->bneo"
+        return (torch.tanh(torch.einsum(how, x, self.experts)) * torch.arange(3.0)[:, None]).sum(-2)
+
+
+@pytest.mark.parametrize("kept", ["in, out", "out, in"])
+def test_square_experts_in_one_tensor(kept: str) -> None:
+    torch.manual_seed(0)
+    for base, raw in ((kept, "list"), ("list", kept)):
+        same_weights(padiff.compare(Square(base), torch.nn.Sequential(Square(raw)), X))
+
+
+# --- tensors of a user's own module
+
+
+class Mixes(torch.nn.Module):
+    """Tensors of one size, which base keeps with axes of length one and uses at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("time_decay", "time_first"):
+            setattr(self, name, torch.nn.Parameter(torch.rand(WIDTH)))
+        for name in ("time_mix_key", "time_mix_value", "time_mix_receptance"):
+            setattr(self, name, torch.nn.Parameter(torch.rand(1, 1, WIDTH)))
+        self.key, self.value, self.receptance = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        key, value, rest = x * self.time_mix_key, x * self.time_mix_value, x * self.time_mix_receptance
+        key, value, rest = self.key(key), self.value(value), self.receptance(rest)
+        return torch.tanh(key * -self.time_decay.exp() + self.time_first) * value + rest
+
+
+class Forgetful(torch.nn.Module):
+    """Uses each when it is needed, and one of them not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("mix_r", "mix_k", "mix_v", "decay", "first"):
+            setattr(self, name, torch.nn.Parameter(torch.rand(WIDTH)))
+        self.w_r, self.w_k, self.w_v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        key, value, rest = self.w_k(x * self.mix_k), self.w_v(x * self.mix_v), self.w_r(x * self.mix_r)
+        return torch.tanh(key * -self.decay.exp()) * value + rest
+
+
+def test_names_tell_tensors_with_axes_of_length_one() -> None:
+    torch.manual_seed(0)
+    result = padiff.compare(Mixes(), torch.nn.Sequential(Forgetful()), X)
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert (sources["0.first"], sources["0.mix_r"]) == ("time_first", "time_mix_receptance")
+
+
+class Written(torch.nn.Module):
+    """A convolution whose weight is kept as its size and its direction, by a layer or by code."""
+
+    def __init__(self, *, layer: bool) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(WIDTH, 3)
+        if layer:
+            self.conv = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(5, WIDTH, 3), dim=2)
+        else:
+            self.weight_v = torch.nn.Parameter(torch.randn(WIDTH, 5, 3))
+            self.weight_g, self.bias = torch.nn.Parameter(torch.ones(1, 1, 3)), torch.nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        if hasattr(self, "conv"):
+            made = self.conv(x)
+        else:
+            weight = self.weight_g * self.weight_v / self.weight_v.norm(dim=(0, 1), keepdim=True)
+            made = torch.nn.functional.conv1d(x, weight, self.bias)
+        return self.last(made.transpose(1, 2))
+
+
+def test_a_weight_by_its_size_and_direction() -> None:
+    torch.manual_seed(0)
+    for layer in (True, False):
+        same_weights(padiff.compare(Written(layer=layer), torch.nn.Sequential(Written(layer=not layer)), X))
+
+
+# --- lists
+
+
+class Pre(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(torch.tanh(self.first(x)))
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.ModuleDict({"attn": Pre(), "mlp": Pre()}) for _ in range(3)])
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = x + block["attn"](x)
+            x = x + block["mlp"](x)
+        return x
+
+
+class Sorts(torch.nn.Module):
+    """The same, kept sort by sort; the last of one sort is forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.b, self.a = (torch.nn.ModuleList([Pre() for _ in range(3)]) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        for place in range(3):
+            x = x + self.a[place](x)
+            x = x + self.b[min(place, 1)](x)
+        return x
+
+
+def test_a_member_that_is_not_used_stands_among_its_peers() -> None:
+    torch.manual_seed(0)
+    result = padiff.compare(Blocks(), Sorts(), X)
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert all(path.startswith("a") == (".attn." in source) for path, source in sources.items())
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("", "forward")
+
+
+def test_what_base_has_nothing_for_is_told() -> None:
+    torch.manual_seed(0)
+    base, raw = (
+        torch.nn.Sequential(
+            *(torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)),
+            torch.nn.Linear(WIDTH, 5, bias=bias),
+            torch.nn.Linear(5, 3),
+        )
+        for bias in (False, True)
+    )
+    torch.nn.init.zeros_(raw[6].bias)
+    result = padiff.compare(base, torch.nn.Sequential(raw), X)
+    assert result.aligned
+    assert "raw uses 1 parameter that base has nothing for (0.6.bias)" in result.notes[0]

@@ -37,6 +37,7 @@ class UseWatch:
         self._read: dict[str, int] = {}
         self._called: dict[str, int] = {}
         self._calls: dict[int, int] = {}
+        self._given: dict[int, int] = {}
         self._made: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._times: Counter[int] = Counter()
@@ -78,6 +79,7 @@ class UseWatch:
             keys = [(adapter.storage(tensor), adapter.version(tensor)) for tensor in given]
             self._calls[node] = now = self._tick()
             if keys:
+                self._given[node] = math.prod(adapter.shape(given[0]))
                 self._ready[node] = max(self._seen.setdefault(key, now) for key in keys)
         for tensor in self._order_of_use(module):
             self._on_read(tensor)
@@ -105,7 +107,7 @@ class UseWatch:
             known = [used[path] for path in same if path in used]
             for path in same if known else ():
                 used.setdefault(path, min(known))
-        return Usage(used, self._calls, self._made, self._ready, self._times, outputs)
+        return Usage(used, self._calls, self._made, self._ready, self._times, outputs, self._given)
 
 
 def _nobody_tells(module: Any) -> Iterable[Any]:

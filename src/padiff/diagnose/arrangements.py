@@ -18,7 +18,7 @@ MOST_PARTS = 64
 
 def turned(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> bool:
     """Whether the two sides compute the same in another order of axes: somewhere on the way both make the same new
-    numbers, one for one, of what one of them has moved."""
+    numbers, one for one, of what one of them has moved, or by other steps."""
     for one in base:
         ours = [] if likes.of(0, _made(one)) else [mine for mine in _one_for_one(one) if not likes.of(0, mine)]
         for other in raw if ours else ():
@@ -29,7 +29,25 @@ def turned(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> bool:
             )
             if turned and likes.in_any_order(0, _made(one), _made(other)):
                 return True
-    return False
+    return any(_new_in_another_order(likes, one, other) for one in base for other in raw)
+
+
+def _new_in_another_order(likes: Likes, base: Event, raw: Event) -> bool:
+    """Whether two ops return the same numbers in another order of axes, which one of them has made. Axes of one length
+    that are exchanged say that it made something else: scores by key and query."""
+    ours, theirs = _made(base), _made(raw)
+    if base.child or raw.child or len(base.call.outputs) != 1 or len(raw.call.outputs) != 1:
+        return False
+    if base.call.outputs[0].value.shape == raw.call.outputs[0].value.shape:
+        return False
+    if likes.of(0, ours) or likes.of(1, theirs) or not (_makes_new(likes, 0, base) or _makes_new(likes, 1, raw)):
+        return False
+    return likes.in_any_order(0, ours, theirs)
+
+
+def _makes_new(likes: Likes, side: int, event: Event) -> bool:
+    own = likes.sides[side]
+    return not event.moving and not any(own.passes_on(event, slot.tensor) for slot in event.call.inputs)
 
 
 def _made(event: Event) -> int:

@@ -25,6 +25,8 @@ MOST_AXES = 5
 """Axes of tensors that are held against each other in any order."""
 LEFT_OUT = -1e4
 """What is added to leave something out is no more than this."""
+FAR = 1e-2
+"""How far apart mean and size of two tensors may be that are looked at in any order, relative to their size."""
 SAMPLE = 32
 """Elements looked at before two tensors are compared in full."""
 
@@ -108,6 +110,7 @@ class Side:
         self.by_size: dict[int, list[int]] = {}
         self._arrays: dict[int, Array] = {}
         self._once: dict[int, Array] = {}
+        self._amounts: dict[int, tuple[float, float]] = {}
         self._repeating: set[int] | None = None
         for tensor, value in self.values.items():
             if not value.overwritten:
@@ -129,6 +132,14 @@ class Side:
                     array = first
             self._once[tensor] = array.reshape(-1)
         return self._once[tensor]
+
+    def amounts(self, tensor: int) -> tuple[float, float]:
+        """Mean and root mean square of its elements, the same in every order."""
+        if tensor not in self._amounts:
+            array = self.array(tensor)
+            mean = float(array.mean(dtype=np.float64)) if array.size else 0.0
+            self._amounts[tensor] = mean, rms(array)
+        return self._amounts[tensor]
 
     def repeats(self, tensor: int) -> bool:
         """Whether it was given with repetitions, or made of what was: who repeats by itself means to, but for masks."""
@@ -260,6 +271,9 @@ class Likes:
             return False
         one, two = (np.squeeze(value.numpy()) for value in values if value is not None)
         if not 1 < one.ndim <= MOST_AXES or sorted(one.shape) != sorted(two.shape):
+            return False
+        (mean, size), (other_mean, other_size) = self.sides[0].amounts(base), self.sides[1].amounts(raw)
+        if max(abs(mean - other_mean), abs(size - other_size)) > FAR * max(size, other_size):
             return False
         if not math.isfinite(self._apart(base, np.sort(one, axis=None), np.sort(two, axis=None))):
             return False

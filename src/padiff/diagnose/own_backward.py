@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.diagnose.own_code import Culprit
-from padiff.records import Array, Slot
+from padiff.records import Array, Slot, Value
 
 
 def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Array], bool]) -> Culprit:
@@ -15,19 +15,21 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
     likes = Likes(*sides)
 
     def differs(slot: Slot) -> bool | None:
-        """None where there is nothing to hold it against."""
-        like = next((one for one in likes.of(1, slot.tensor)), None)
-        if like is None:
-            return None
-        expected, found = base.gradients.get(like), raw.gradients.get(slot.tensor)
+        """None where there is nothing to hold it against; of several with the same elements, one that agrees will
+        do."""
+        found = raw.gradients.get(slot.tensor)
+        verdicts = [apart(base.gradients.get(like), found) for like in likes.of(1, slot.tensor)]
+        told = [one for one in verdicts if one is not None]
+        return all(told) if told else None
+
+    def apart(expected: Value | None, found: Value | None) -> bool | None:
         if expected is None or found is None:
             return None if expected is None and found is None else True
         return not agree(expected.numpy(), found.numpy())
 
-    for side in (1, 0):
-        stopped = _stopped(side, likes, sides)
-        if stopped is not None:
-            return stopped
+    stopped = _stopped(1, likes, sides, lambda slot: differs(slot) is False) or _stopped(0, likes, sides)
+    if stopped is not None:
+        return stopped
     for event in reversed(raw.events):
         if event.child or any(differs(slot) for slot in event.call.outputs):
             continue
@@ -47,23 +49,37 @@ def _partner(likes: Likes, event: Event) -> Event | None:
     return next((user for user in users if user.thing == event.thing), None)
 
 
-def _stopped(side: int, likes: Likes, sides: tuple[Side, Side]) -> Culprit | None:
-    """An op that one side does not follow, and the other's that makes the same."""
+def _stopped(
+    side: int, likes: Likes, sides: tuple[Side, Side], agrees: Callable[[Slot], bool] = lambda slot: False
+) -> Culprit | None:
+    """An op that one side does not follow, and the other's that makes the same; not one that the other side does not
+    follow, either, and none of which ``agrees`` says that the gradient of what it is given is right."""
     other = sides[1 - side]
-    for event in sides[side].inside.events:
-        if event.child or not any(given.tracked for given in event.call.inputs):
+    stops = [list(_stops(one)) for one in sides]
+    met: set[int] = set()
+    for event, slot in stops[side]:
+        likely = likes.of(side, slot.tensor)
+        stop = next((n for n, (_, one) in enumerate(stops[1 - side]) if one.tensor in likely and n not in met), -1)
+        if stop >= 0:
+            met.add(stop)
             continue
-        for slot in event.call.outputs:
-            like = next((one for one in likes.of(side, slot.tensor) if _tracked(other, one)), None)
-            if like is None or slot.tracked:
-                continue
-            partner = other.maker.get(like)
-            following = partner if partner is not None and partner.thing != event.thing else None
-            pair = (None if following is not None else partner, event)
-            if side == 1:
-                return Culprit(*pair, base_next=following, stopped="raw")
-            return Culprit(*pair[::-1], raw_next=following, stopped="base")
+        like = next((one for one in likely if _tracked(other, one)), None)
+        if like is None or all(agrees(given) for given in event.call.inputs if given.tracked):
+            continue
+        partner = other.maker.get(like)
+        following = partner if partner is not None and partner.thing != event.thing else None
+        pair = (None if following is not None else partner, event)
+        if side == 1:
+            return Culprit(*pair, base_next=following, stopped="raw")
+        return Culprit(*pair[::-1], raw_next=following, stopped="base")
     return None
+
+
+def _stops(side: Side) -> Iterator[tuple[Event, Slot]]:
+    """Ops that are given what is followed, and what they return that is not."""
+    for event in side.inside.events:
+        if not event.child and any(given.tracked for given in event.call.inputs):
+            yield from ((event, slot) for slot in event.call.outputs if not slot.tracked)
 
 
 def _tracked(side: Side, tensor: int) -> bool:

@@ -183,6 +183,29 @@ def _soft(steps: Steps) -> None:
     steps.do("share", "div", np.divide, powers, whole)
 
 
+def _sum_with_product(steps: Steps) -> None:
+    """``addmm``, ``baddbmm``, ``addcmul``: something, and a product beside it, each perhaps times a number."""
+    added, one, two = steps.given
+    by_elements = steps.kind.endswith("addcmul")
+    found = steps.do("product", *(("mul", np.multiply) if by_elements else ("matmul", np.matmul)), one, two)
+    factor = steps.options.get("value" if by_elements else "alpha", 1)
+    if factor != 1:
+        found = steps.do("factor", "mul", lambda one: one * factor, found)
+    share = steps.options.get("beta", 1)
+    if share != 1:
+        added = steps.do("factor", "mul", lambda one: one * share, added)
+    steps.do("sum", "add", np.add, added, found)
+
+
+def _length(steps: Steps) -> None:
+    axis, keep = steps.options.get("dim"), bool(steps.options.get("keepdim"))
+    if steps.options.get("p", 2) not in (2, "fro", None):
+        return
+    squares = steps.do("squares", "pow", np.square, steps.given[0])
+    whole = steps.do("sum", "sum", lambda one: one.sum(axis, keepdims=keep), squares)
+    steps.do("root", "sqrt", np.sqrt, whole)
+
+
 def _normalize(steps: Steps) -> None:
     axis, eps = steps.options.get("dim", 1), steps.options.get("eps", 1e-12)
     squares = steps.do("squares", "pow", np.square, steps.given[0])
@@ -199,10 +222,14 @@ RECIPES: dict[str, Callable[[Steps], None]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "linear": _linear,
+    "baddbmm": _sum_with_product,
+    "addmm": _sum_with_product,
+    "addcmul": _sum_with_product,
     "gelu": _gelu,
     "silu": _silu,
     "swiglu": _swiglu,
     "softmax": _soft,
     "normalize": _normalize,
+    "norm": _length,
 }
 """What an op does, by the one word for it, to how it is spelled out."""

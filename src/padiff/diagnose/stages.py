@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import partial
 
+from padiff.compare.masks import without_masked
 from padiff.diagnose.bounds import Bounds
-from padiff.diagnose.likes import Event, Likes
+from padiff.diagnose.likes import Event, Likes, unknown
 from padiff.diagnose.own_code import Culprit
 from padiff.records import Array, Call, Tolerance
 
@@ -73,9 +74,13 @@ def _stage(likes: Likes, base: Event, raw: Event) -> Stage | None:
     one, other = base.call.outputs[0], raw.call.outputs[0]
     if one.value.overwritten or other.value.overwritten:
         return None
-    bounds = Bounds(Tolerance(mode="auto"), partial(likes.sides[0].inside.noise, one.tensor))
-    around = _around(likes, 0, base)
-    return Stage(base.call, one.value.numpy(), other.value.numpy(), bounds, _given(likes, 0, base), around)
+    noise = partial(likes.sides[0].inside.noise, one.tensor)
+    expected, found = one.value.numpy(), other.value.numpy()
+    rest = without_masked(expected, found) if expected.shape == found.shape else None
+    if rest is not None:  # what both leave out is large: beside it nothing else would count, nor would its noise
+        (expected, found), noise = rest, partial(unknown, one.tensor)
+    bounds = Bounds(Tolerance(mode="auto"), noise)
+    return Stage(base.call, expected, found, bounds, _given(likes, 0, base), _around(likes, 0, base))
 
 
 def _missing(likes: Likes, culprit: Culprit) -> Stage | None:

@@ -23,11 +23,17 @@ Sort = tuple[str, str, str]
 """Kind of base's module, kind of raw's, name of the input."""
 
 
+NOTHING = (-1, -1)
+"""No tensors of base and raw."""
+
+
 class Excuse(NamedTuple):
     """What a call was given besides, that differs from what base's was given: a mask, a table of positions."""
 
     sort: Sort
     fault: Fault
+    tensors: tuple[int, int] = NOTHING
+    """Of base and of raw, where both gave one."""
 
 
 class Blame:
@@ -49,8 +55,9 @@ class Blame:
         """Raw call to what it was given besides its first input that differs: matters if what it returns differs."""
         self._framed: dict[int, Fault] = {}
         """Raw call to who padded what it was given, where that is not what base's pads."""
-        self._idle: set[Sort] = set()
-        """Sorts of such inputs with which some call returned what base's did: they differ in form only."""
+        self._idle: set[Sort | tuple[int, int]] = set()
+        """Sorts of such inputs, and such inputs, with which some call returned what base's did: they differ in form
+        only."""
         self._in_doubt: list[int] = []
         """Raw calls that returned something else, and may just end elsewhere."""
         self.unreplaced: set[int] = set()
@@ -65,6 +72,8 @@ class Blame:
         """Raw calls that sent back something wrong which has not been met yet where it arrives."""
         self._made_alone: dict[int, Call] = {}
         """Raw tensor to the innermost call that made it and has no partner."""
+        self._further: dict[tuple[int, int], Fault] = {}
+        """Tensors of base and raw that calls returned besides their first, and that differ."""
         self._stopped: set[int] = set()
         """Raw calls in which one side stops following gradients."""
         self._cuts: set[int] = set()
@@ -99,7 +108,10 @@ class Blame:
 
     def _without_matter(self, index: int) -> None:
         if index not in self.faulty:
-            self._idle.update(excuse.sort for excuse in self._excuses.get(index, ()))
+            for excuse in self._excuses.get(index, ()):
+                self._idle.add(excuse.sort)
+                if excuse.tensors != NOTHING:
+                    self._idle.add(excuse.tensors)
 
     def cut(
         self,
@@ -164,6 +176,16 @@ class Blame:
         if sent is not None:
             self._sent_moved.remove(sent)
         return sent is not None
+
+    def further(
+        self, base: Call, call: Call, one: Slot, other: Slot, comparison: Comparison, arranged: Array | None
+    ) -> None:
+        """A call returns something else besides its first output, which may be a mask or a cache in another form: who
+        hands on that very tensor, or returns it, will tell whether it matters."""
+        if not self._misled(call) and call.index not in self.misfed:
+            expected = np.array(one.value.numpy() if arranged is None else arranged)
+            fault = Fault("forward", base, call, comparison, expected=expected, found=np.array(other.value.numpy()))
+            self._further.setdefault((one.origin, other.origin), fault)
 
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
@@ -233,22 +255,27 @@ class Blame:
         )
         if (phase, role) == ("forward", "output"):
             fault = self._framed.get(call.index, fault)
-        if kind == "beside":
+        further = self._further.get((one.origin, other.origin)) if phase == "forward" else None
+        if further is not None and kind in ("edge", "output"):
+            self._accuse_now(call, further)
+        elif kind == "beside":
             if other is call.inputs[0]:
                 self.doubts.given_another_size.add(call.index)
             fault = self.doubts.returned(other) or fault  # what a doubtful call returned tells on that
-            self._excuses.setdefault(call.index, []).append(Excuse((base.kind, call.kind, other.name), fault))
+            excuse = Excuse((base.kind, call.kind, other.name), fault, (one.origin, other.origin))
+            self._excuses.setdefault(call.index, []).append(excuse)
         elif kind == "doubtful" and call.index not in self._excuses and longer(fault):
             pass  # what is cut off of it, or is not, comes after it
         elif kind == "doubtful":
             self.doubts.add(base, call, fault, misfed=call.index in self.misfed)
-        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left():
+        elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left(one, other):
             if kind == "edge":
                 self.passed_on |= self._passing_on(call, other)
-            doubt = self.doubts.confirmed(other)
-            self.unreplaced.add(doubt.raw.index)
-            self._accuse_now(call, doubt)
-            self._left = True
+            doubt = self.doubts.confirmed(one, other)
+            if doubt is not None:
+                self.unreplaced.add(doubt.raw.index)
+                self._left = True
+            self._accuse_now(call, doubt or fault)
         elif self._left and call.parent < 0 and phase == "forward":
             pass  # what was found wrong in a doubtful place was never replaced, and may have come here
         else:
@@ -292,13 +319,19 @@ class Blame:
 
     def _accuse_now(self, call: Call, fault: Fault) -> None:
         """``call`` told of the fault, which may lie in another."""
-        excuses: list[Excuse] = []
         self.faulty.update(one.index for _, one in self.met.outward(call.index))
-        where = call if fault.between else fault.raw
-        for _, one in self.met.outward(where.index):
-            self.faulty.add(one.index)
+        self.faulty.update(one.index for _, one in self.met.outward(fault.raw.index))
+        self._accused.append((fault, self._excuses_of(fault) if fault.phase == "forward" else []))
+
+    def _excuses_of(self, fault: Fault) -> list[Excuse]:
+        """What the call was given besides, and those around it, the outermost first: up to one that was given nothing
+        but what base's was, which nothing further out can have reached."""
+        excuses: list[Excuse] = []
+        for _, one in self.met.outward(fault.raw.index):
             excuses = [*self._excuses.get(one.index, ()), *excuses]
-        self._accused.append((fault, excuses if fault.phase == "forward" else []))
+            if one.inputs and all((one.index, slot.origin) in self.right for slot in one.inputs):
+                break
+        return excuses
 
     def _around(self, call: Call, slot: Slot) -> tuple[Call, Call]:
         """Whose code hands this tensor to the call: the call around it, or one further out that passed it on."""
@@ -316,8 +349,11 @@ class Blame:
         for index in self._in_doubt:
             if index not in self.doubts.given_another_size:
                 self._without_matter(index)
-        for fault, excuses in self._accused:
-            blamed = next((excuse.fault for excuse in excuses if excuse.sort not in self._idle), None)
+        mattering = [next(filter(self._matters, excuses), None) for _, excuses in self._accused]
+        sure = {_sort_of(fault) for (fault, _), excuse in zip(self._accused, mattering, strict=True) if excuse is None}
+        for (fault, _), excuse in zip(self._accused, mattering, strict=True):
+            # Where its likes are wrong that were given nothing but the right things, that is not why.
+            blamed = None if excuse is None or _sort_of(fault) in sure else excuse.fault
             if fault.phase == "backward" and self._was_given_otherwise(fault.raw):
                 continue  # a gradient made with a wrong mask follows from the mask
             sent = fault.phase == "backward" and fault.found is not None and not fault.between
@@ -330,7 +366,15 @@ class Blame:
     def _was_given_otherwise(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
         faulty = [one.index for _, one in self.met.outward(call.index) if one.index in self.faulty]
-        return any(excuse.sort not in self._idle for index in faulty for excuse in self._excuses.get(index, ()))
+        return any(self._matters(excuse) for index in faulty for excuse in self._excuses.get(index, ()))
+
+    def _matters(self, excuse: Excuse) -> bool:
+        """Whether no call is known to have returned the right thing though it was given that."""
+        return excuse.sort not in self._idle and excuse.tensors not in self._idle
+
+
+def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
+    return fault.phase, fault.base.kind, fault.raw.kind, fault.between
 
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:

@@ -18,6 +18,7 @@ from padiff.compare.layouts import compare_in_any_layout
 from padiff.engine.going_along import Prints, best_of, made_inside
 from padiff.engine.outputs import Named, paired_outputs
 from padiff.engine.stored import StoredTree, stored_returned
+from padiff.engine.telling_parts import layers_in, told_by_layers
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
 from padiff.weights import apply_plan, build
@@ -95,8 +96,10 @@ class _Trial:
     ) -> None:
         self._base, self._raw, self._arguments, self._plan = base, raw, arguments, plan
         self._expected = expected
-        places = {choice.place for choice in plan.choices}
-        self._watched = (tuple({one for one, _ in places}), tuple({other for _, other in places}))
+        places = list({choice.place: None for choice in plan.choices})
+        self._layers = layers_in(plan, places)
+        watched = [*places, *(pair for pairs in self._layers.values() for pair in pairs)]
+        self._watched = (tuple({one for one, _ in watched}), tuple({other for _, other in watched}))
         self._left = _MOST_RUNS
 
     @functools.cached_property
@@ -116,7 +119,7 @@ class _Trial:
         one, other = self._expected_at.get(place[0]), made.get(place[1])
         return _score([(one, other)] if one is not None and other is not None else [])
 
-    def inside(self, place: tuple[str, str], options: Sequence[Sequence[int]]) -> int | None:
+    def going_along(self, place: tuple[str, str], options: Sequence[Sequence[int]]) -> int | None:
         """Which of several ways to choose has raw compute most of what base computes there; None for the first."""
         self._left -= len(options)
         if self._left < 0 or isinstance(self._base, StoredTree) or isinstance(self._raw, StoredTree):
@@ -126,6 +129,13 @@ class _Trial:
             apply_plan(self._base, self._raw, _with(self._plan, chosen))
             made.append(made_inside(self._raw, self._arguments()[1], place[1]))
         return best_of(made_inside(self._base, self._arguments()[0], place[0]), made)
+
+    def inside(self, place: tuple[str, str], chosen: Sequence[int]) -> dict[tuple[str, str], Score]:
+        """The same for each of the layers in a place."""
+        _, made = self._run(chosen)
+        expected = self._expected_at
+        pairs = [(one, other) for one, other in self._layers[place] if one in expected and other in made]
+        return {(one, other): _score([(expected[one], made[other])]) for one, other in pairs}
 
     def _run(self, chosen: Sequence[int]) -> tuple[list[Named], dict[str, Array]]:
         self._left -= 1
@@ -150,7 +160,7 @@ def _best(choices: Sequence[Choice], score: Callable[[Sequence[int]], Score]) ->
     counts = [len(choice.options) for choice in choices]
     search = _Search(score, (0,) * len(counts))
     if math.prod(counts) <= _MOST_TRIED:
-        for other in sorted(itertools.product(*map(range, counts)), key=lambda one: sum(map(bool, one)))[1:]:
+        for other in _combined(counts)[1:]:
             search.look_at(other)
     else:
         for _ in range(_ROUNDS):
@@ -196,6 +206,15 @@ def _place_by_place(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int
                     where |= dict.fromkeys(numbers, f"outputs of {place[1]}")
         if len(where) == before:
             break
+    for place, numbers in places.items():
+        if numbers[0] in where:
+            continue
+        tried = _combined([len(choices[number].options) for number in numbers])
+        inside = functools.partial(_scores_inside, trial, place, tuple(chosen), numbers)
+        told = told_by_layers([choices[number] for number in numbers], tried, inside)
+        if told is not None:
+            chosen = _put(chosen, numbers, told[0])
+            where |= dict.fromkeys(numbers if told[1] else (), f"outputs of layers in {place[1]}")
     return tuple(chosen), where
 
 
@@ -207,7 +226,7 @@ def _by_numbers(
         if number in where or not choice.what.startswith("order of parts"):  # equal layers stay unsure
             continue
         options = [tuple(_put(chosen, [number], [option])) for option in range(len(choice.options))]
-        best = trial.inside(choice.place, options)
+        best = trial.going_along(choice.place, options)
         if best is not None:
             chosen = options[best]
             where = {**where, number: f"most numbers in {choice.place[1] or 'the model'}"}
@@ -218,6 +237,18 @@ def _score_at(
     trial: _Trial, place: tuple[str, str], chosen: Sequence[int], numbers: Sequence[int], options: Sequence[int]
 ) -> Score:
     return trial.at(place, _put(chosen, numbers, options))
+
+
+def _scores_inside(
+    trial: _Trial, place: tuple[str, str], chosen: Sequence[int], numbers: Sequence[int], options: Sequence[int]
+) -> dict[tuple[str, str], Score]:
+    return trial.inside(place, _put(chosen, numbers, options))
+
+
+def _combined(counts: Sequence[int]) -> list[tuple[int, ...]]:
+    """All combinations of options, the default first, or those that change one of them where that are too many."""
+    every = sorted(itertools.product(*map(range, counts)), key=lambda one: sum(map(bool, one)))
+    return every if len(every) <= _MOST_TRIED else [one for one in every if sum(map(bool, one)) < 2]
 
 
 def _put(chosen: Sequence[int], numbers: Sequence[int], options: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from padiff.align import pair_slots
 from padiff.engine.calls_met import CallsMet
 from padiff.records import Array, Call, Fault, Slot
 
@@ -28,6 +29,8 @@ class Doubts:
         """Those that a call around them returned the right thing after."""
         self.given_another_size: set[int] = set()
         """Raw calls whose first input is not that of base's with a frame: what they return proves nothing."""
+        self._right: set[int] = set()
+        """Tensors of raw that were seen to be base's."""
         self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
         """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
 
@@ -52,6 +55,7 @@ class Doubts:
     def dispel(self, one: Slot, other: Slot) -> None:
         """A tensor that a call is given, or returns, just as another had returned it, and that is right there, was
         right then."""
+        self._right.add(other.origin)
         self._open = [fault for fault in self._open if not _told_by(fault, one, other)]
 
     def outlive(self, call: Call) -> None:
@@ -78,16 +82,19 @@ class Doubts:
         found = [doubt for doubt in self._open if _told_by(doubt, None, other)]
         return self._innermost(found[-1]) if found else None
 
-    def left(self) -> bool:
-        """Whether something doubtful may be wrong; what one side rectifies in the module, and the other after it, is
-        not what was wrong."""
+    def left(self, one: Slot, told: Slot) -> bool:
+        """Whether something doubtful may be wrong, where a tensor is; what one side rectifies in the module, and the
+        other after it, is not what was wrong. Where both hand on what they returned, nobody does it after it."""
         while self._open and _rectifies(latest := self._innermost(self._open[-1])):
+            if _is_output_of(latest, one, told):
+                break
             self._open = [doubt for doubt in self._open if doubt is not latest]
         return bool(self._open)
 
-    def confirmed(self, told: Slot) -> Fault:
+    def confirmed(self, one: Slot, told: Slot) -> Fault | None:
         """A tensor is wrong: what was doubtful last is, and explains the rest; of several, the last that returned as
-        much. Where it is known which do end elsewhere, the first of its sort."""
+        much. Where it is known which do end elsewhere, the first of its sort. None where that one is right as far as it
+        goes, and what the code around it adds is not."""
         size = math.prod(told.value.shape)
         last = next((doubt for doubt in reversed(self._open) if _size(doubt) == size), self._open[-1])
         if self._innocent is not None:
@@ -95,7 +102,15 @@ class Doubts:
         self.rivals = self.rivals or list(self._open)
         found = self._innermost(last)
         self._open.clear()
-        return found
+        return None if self._goes_on_outside(found, one, told) else found
+
+    def _goes_on_outside(self, doubt: Fault, one: Slot, told: Slot) -> bool:
+        """Whether base hands on just what its call returns, and raw something that it makes of what its call returns,
+        which is what another in there returned, rightly: raw's author does the rest outside."""
+        returned = _output_of(doubt)
+        if returned is None or returned[1].origin not in self._right or returned[0] is None:
+            return False
+        return one.origin == returned[0].origin and told.origin != returned[1].origin
 
     def _innermost(self, found: Fault) -> Fault:
         """A doubt, or the innermost within it that was doubtful already."""
@@ -103,9 +118,14 @@ class Doubts:
         for earlier in reversed(self._open[:place]):
             if not self._met.inside(earlier.raw, found.raw):
                 break
-            if not _normalises(earlier):
+            if not _normalises(earlier) and not self._merely_ends_elsewhere(earlier, found):
                 found = earlier
         return found
+
+    def _merely_ends_elsewhere(self, inner: Fault, outer: Fault) -> bool:
+        """Whether one inside returned more or less than base's, and what is around it as much as base's."""
+        shapes = [doubt.comparison.outcome.reason == "shape" for doubt in (inner, outer)]
+        return shapes == [True, False] and inner.raw.index not in self.given_another_size
 
     def unlike_their_likes(self) -> list[Fault]:
         """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
@@ -180,20 +200,26 @@ def _normalised(scores: Array, shares: Array) -> bool:
 
 def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
     """Whether a tensor of raw, or of base, is the very output that a fault is about; a call may return others."""
-    place = next((n for n, slot in enumerate(fault.raw.outputs) if slot.tensor == fault.comparison.tensor), None)
-    if place is None:
+    returned = _output_of(fault)
+    if returned is None:
         return False
-    if other.origin == fault.raw.outputs[place].origin:
-        return True
-    return one is not None and one.origin == _partner_of(fault, place)
+    base, raw = returned
+    return other.origin == raw.origin or (one is not None and base is not None and one.origin == base.origin)
 
 
-def _partner_of(fault: Fault, place: int) -> int | None:
-    """The tensor of base that a raw output belongs to; where one side returns more besides, the first of its shape."""
-    ours, theirs = fault.base.outputs, fault.raw.outputs
-    if len(ours) == len(theirs):
-        return ours[place].origin
-    shape = theirs[place].value.shape
-    first = next((slot for slot in theirs if slot.value.shape == shape), None)
-    found = next((slot for slot in ours if slot.value.shape == shape), None)
-    return found.origin if found is not None and first is theirs[place] else None
+def _is_output_of(fault: Fault, one: Slot, other: Slot) -> bool:
+    """Whether two tensors of base and raw are the very output that a fault is about."""
+    base, raw = _output_of(fault) or (None, None)
+    return base is not None and raw is not None and (one.origin, other.origin) == (base.origin, raw.origin)
+
+
+def _output_of(fault: Fault) -> tuple[Slot | None, Slot] | None:
+    """The output that a fault is about, in base, where it has one, and in raw."""
+    base, raw = fault.base.outputs, fault.raw.outputs
+    place = next((n for n, slot in enumerate(raw) if slot.tensor == fault.comparison.tensor), None)
+    if place is None:
+        return None
+    if len(base) == len(raw):
+        return base[place], raw[place]
+    pairs, _, _ = pair_slots(base, raw)
+    return next((left for left, right in pairs if right is raw[place]), None), raw[place]

@@ -18,6 +18,7 @@ from padiff.engine.watched_again import (
     Noise,
     Seen,
     Watched,
+    looking_into_borders,
     noise_inside,
     ops_of,
     own_calls,
@@ -50,6 +51,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet."""
     fault = with_a_partner(fault, scenes)
+    scenes = looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
     if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
         return divergence  # a part of what base's code did at once: none of its tensors is one of raw's

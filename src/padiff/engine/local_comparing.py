@@ -115,7 +115,9 @@ class LocalComparing:
         comparison = self.comparison(phase, role, base, call, one, other, outcome)
         if outcome.agrees or kind not in ("beside", "elsewhere"):
             self.comparisons.append(comparison)
-        if not outcome.agrees and kind != "elsewhere" and (kind != "beside" or role == "input"):
+        if not outcome.agrees and kind == "beside" and role == "output":
+            self._blame.further(base, call, one, other, comparison, arranged)
+        elif not outcome.agrees and kind != "elsewhere":
             self._blame.accuse(phase, role, base, call, one, other, comparison, kind, arranged)
         return outcome, arranged
 

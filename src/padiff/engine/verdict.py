@@ -57,7 +57,7 @@ def result_of(
         why = "gradients are switched off here, or its loss does not depend on anything that takes a gradient"
         notes.append(f"backward was not run for {' and '.join(sides)}: {why}; only forward was compared")
     notes += [*_precision(first), *_layouts(first), *unsure(copied), *_shared(job, plan), *_special(job, plan)]
-    notes += dict.fromkeys(more_notes)
+    notes += [*_of_its_own(plan), *dict.fromkeys(more_notes)]
     if not divergences and interruption is None:
         notes += hidden_settings(job, first.pairs)
     unmatched: list[Unmatched] = [*first.unmatched, *plan.unmatched]
@@ -98,6 +98,17 @@ def unsure(plan: WeightPlan | None) -> list[str]:
         return []
     example = f"{entries[0]}, or {' / '.join(entries[0].alternatives[:3])}"
     return [f"{len(entries)} of raw's tensors could be filled otherwise: {example}"]
+
+
+def _of_its_own(plan: WeightPlan) -> list[str]:
+    """What raw learns and base does not: nothing shows in a run that starts with zeros there."""
+    paths = [one.path for one in plan.unmatched if one.side == "raw" and one.kind == "parameter" and not one.idle]
+    if not paths:
+        return []
+    what = "1 parameter" if len(paths) == 1 else f"{len(paths)} parameters"
+    return [
+        f"raw uses {what} that base has nothing for ({first_of(paths, 3)}): as they are, they are held against nothing"
+    ]
 
 
 def _shared(job: Job, plan: WeightPlan) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,21 @@ def with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
     return fault if raw is fault.raw else replace(fault, raw=raw)
 
 
+def looking_into_borders(scenes: Scenes, fault: Fault) -> Scenes:
+    """Without the pairs inside a call that return more or less than each other: they end at different places, and what
+    one of them does the other's caller does."""
+    inside = [call for call in scenes.found.calls if call.parent == fault.raw.index and call.index in scenes.pairs]
+    elsewhere = {call.index for call in inside if _sizes_differ(scenes.pairs[call.index], call)}
+    if not elsewhere:
+        return scenes
+    return replace(scenes, pairs={index: base for index, base in scenes.pairs.items() if index not in elsewhere})
+
+
+def _sizes_differ(base: Call, raw: Call) -> bool:
+    ours, theirs = ({math.prod(slot.value.shape) for slot in call.outputs} for call in (base, raw))
+    return bool(ours and theirs) and not ours & theirs
+
+
 def place_of(fault: Fault, scenes: Scenes) -> Place | None:
     """Where to look for the op of a fault; None where no code can be looked into."""
     partner = scenes.pairs.get(fault.raw.index)
@@ -74,7 +90,10 @@ class Watched:
     def __init__(self, scenes: Scenes, faults: Iterable[Fault] = ()) -> None:
         """``faults`` are those that will be asked for."""
         self._scenes = scenes
-        places = (place_of(with_a_partner(fault, scenes), scenes) for fault in faults)
+        places = (
+            place_of(fault, looking_into_borders(scenes, fault))
+            for fault in (with_a_partner(fault, scenes) for fault in faults)
+        )
         self._expected = [place for place in places if place is not None]
         self._seen: dict[Place, tuple[Seen, Seen]] = {}
 

@@ -117,6 +117,8 @@ class Usage(PlainData):
     """Node to how often it was called."""
     outputs: tuple[tuple[str, Array], ...] = ()
     """The floating tensors that the model returned, with their places in what it returned."""
+    given: Mapping[int, int] = field(default_factory=dict)
+    """Node to the number of elements of the first tensor its first call was given."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from padiff.weights.sets import Flow, settle
 from padiff.weights.telling import by_values
 from padiff.weights.unfilled import Beside, homeless, unfilled
 from padiff.weights.units import Unit, units_of
+from padiff.weights.wrappers import at_wrapper
 
 MOST_EXTRA = 0.1
 """Share of raw's parameters that may be without source when all of base's have found a place: a head too many."""
@@ -85,56 +86,13 @@ def plan_by_use(
     tied, raw_left = _tied(base_units, raw_left)
     plan = _Checked(base, raw, bool(raw_use.tensors), lossy).plan(every, tied, base_left, raw_left)
     plan = replace(plan, choices=tuple(question.choice() for question in questions))
-    wrapped = [_at_wrapper(pair, (base, raw), (base_use, raw_use)) for pair in pairs]
+    wrapped = [at_wrapper(pair, (base, raw), (base_use, raw_use)) for pair in pairs]
     return Proposal(plan, wrapped, questions, (base, raw), (base_use, raw_use))
 
 
 def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
     """Whether most of what both models hold are the same numbers, by order of base's ``use``."""
     return bool(by_values(units_of(base, use), units_of(raw, Usage())))
-
-
-def _at_wrapper(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Usage, Usage]) -> UnitPair:
-    """Where a layer returns more or less than its partner, and a wrapper around it just as much (it pads, the wrapper
-    crops), the wrapper is the partner; and so is the one around parts whose results it adds up."""
-    if pair.added:
-        return _around_parts(pair, lives, uses)
-    if len(pair.base) != 1 or len(pair.raw) != 1 or not pair.base[0].made or not pair.raw[0].made:
-        return pair
-    one, other = pair.base[0], pair.raw[0]
-    if one.made == other.made:
-        return pair
-    base, raw = _wrapper(one, other.made, lives[0], uses[0]), _wrapper(other, one.made, lives[1], uses[1])
-    if raw is not None:
-        return replace(pair, raw=(raw,))
-    return pair if base is None else replace(pair, base=(base,))
-
-
-def _around_parts(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple[Usage, Usage]) -> UnitPair:
-    side = 0 if len(pair.base) > 1 else 1
-    parts, tree, called = (pair.base, pair.raw)[side], lives[side].tree, uses[side].calls
-    inside = {part.node.index for part in parts}
-    node, found = parts[0].node, None
-    while node.parent >= 0:
-        node = tree.nodes[node.parent]
-        below = [tree.nodes[index] for index in tree.subtree(node.index)]
-        if any(one.parameters for one in below if one.index not in inside):
-            break
-        if node.index in called and inside <= {one.index for one in below}:
-            found = node
-    if found is None:
-        return pair
-    around = (replace(parts[0], node=found, path=found.path),)
-    return replace(pair, base=around, added=False) if side == 0 else replace(pair, raw=around, added=False)
-
-
-def _wrapper(unit: Unit, made: int, live: LiveTree, use: Usage) -> Unit | None:
-    node = unit.node
-    while node.parent >= 0 and len(live.tree.nodes[node.parent].children) == 1:
-        node = live.tree.nodes[node.parent]
-        if use.made.get(node.index) == made:
-            return replace(unit, node=node, path=node.path)
-    return None
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:

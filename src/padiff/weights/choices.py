@@ -129,7 +129,11 @@ def _identity(atom: Atom) -> int:
 
 
 def _open(pair: UnitPair) -> str:
-    if pair.stacked or pair.added or pair.numbered:
+    if pair.stacked:
+        (stack,), members = (pair.base, pair.raw) if len(pair.base) == 1 else (pair.raw, pair.base)
+        count, rows, columns = stack.main.shape
+        return "orientation" if rows == columns and len(members) == count else ""
+    if pair.added or pair.numbered:
         return ""
     if len(pair.base) > 1 or len(pair.raw) > 1:
         return "order of parts"
@@ -146,7 +150,7 @@ def _turned(family: Mapping[int, UnitPair]) -> list[Option]:
     as_they_are = tuple(entry for _, _, entry in compose(list(family.values())))
     other = tuple(
         replace(entry, sources=tuple(replace(s, permute=None if s.permute else (1, 0)) for s in entry.sources))
-        if len(entry.shape) == 2
+        if len(entry.shape) == 2 or entry.stack
         else entry
         for entry in as_they_are
     )

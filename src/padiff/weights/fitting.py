@@ -41,7 +41,8 @@ class UnitPair:
 
 def signature(unit: Unit) -> object:
     """Equal for units that fit the same others."""
-    shapes = sorted((r, a.axes == UNKNOWN, a.neutral, a.shape) for r, a in unit.atoms.items() if not a.held.lenient)
+    atoms = [(role, atom) for role, atom in unit.atoms.items() if not atom.held.lenient]
+    shapes = sorted((role, atom.axes == UNKNOWN, _flat(atom.neutral), _flat(atom.shape)) for role, atom in atoms)
     return unit.layer is None, unit.made, tuple(shapes)
 
 
@@ -75,7 +76,7 @@ def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     return merged is not None and all(size == 1 for size in long[merged:])
 
 
-def _flat(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Tables and tokens may carry axes of length one: [1, n, d] is [n, d]."""
     return tuple(size for size in shape if size != 1) if 1 in shape or len(shape) == 1 else shape
 

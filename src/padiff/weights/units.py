@@ -17,6 +17,7 @@ from padiff.weights.words import numbers_of, words_of
 
 UNKNOWN = "??"
 """Axes of a matrix that nobody says the orientation of."""
+_MADE_UP = frozenset({"weight_g", "weight_v"})
 _PLAIN = frozenset({"weight", "bias", "gamma", "beta", "g", "b", "running_mean", "running_var", "num_batches_tracked"})
 """What a layer that somebody wrote himself holds, if it is one unit: a norm, also one whose statistics are frozen."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?")
@@ -120,13 +121,15 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     spec = live.layer_spec(node.index)
     groups: dict[tuple[str, str], dict[str, Atom]] = defaultdict(dict)
-    own = {held.name for held in rows_of(live, node, {}, whole=False)}
-    plain_pair = own <= _PLAIN
+    plain = rows_of(live, node, {}, whole=False)
+    plain_pair = {held.name for held in plain} <= _PLAIN
+    learnt = {held.name for held in plain if held.role == "parameter"}
     for held in rows_of(live, node, spec.stored if spec else {}, whole=node.atomic):
         stored = held.stored
         if stored is None:
             role = {"gamma": "weight", "g": "weight", "beta": "bias", "b": "bias"}.get(held.name, held.name)
-            name = "" if plain_pair and spec is None else held.name
+            beside = learnt and role in ("weight", "bias") and held.name not in learnt  # a weight that is learnt
+            name = "" if plain_pair and spec is None and not beside else held.name
             axes = UNKNOWN if len(held.spec.shape) == 2 and (plain_pair or held.role == "parameter") else ""
             groups[(name, "" if not name else held.name)][role if not name else "weight"] = Atom(
                 held, axes, 0, _out(held.spec.shape, 0), 1
@@ -262,15 +265,19 @@ def _with_biases_beside(units: list[Unit]) -> list[Unit]:
 
 def halves(unit: Unit) -> list[Unit]:
     """A layer's weight and its bias each for itself: a bias may be kept elsewhere, by a module that holds nothing else,
-    or be left out."""
-    if "bias" not in unit.atoms or not set(unit.atoms) <= {"weight", "bias"}:
+    or be left out. So may what makes up a weight, its size and its direction."""
+    roles = set(unit.atoms)
+    made_up = _MADE_UP if roles >= _MADE_UP else frozenset()
+    if not roles & {"bias", *made_up} or not roles <= {"weight", "bias", *made_up}:
         return [unit]
-    path, label = f"{unit.path}.bias".lstrip("."), f"{unit.label}_bias".lstrip("_")
-    atoms = {"weight": unit.atoms["bias"]}
-    bias = replace(unit, path=path, label=label, atoms=atoms, values=None, made=0, layer=None)
-    if "weight" not in unit.atoms:
-        return [bias]
-    return [replace(unit, atoms={"weight": unit.atoms["weight"]}), bias]
+    parts = []
+    for role, atom in unit.atoms.items():
+        if role == "weight":
+            parts.append(replace(unit, atoms={"weight": atom}))
+            continue
+        path, label = f"{unit.path}.{role}".lstrip("."), f"{unit.label}_{role}".lstrip("_")
+        parts.append(replace(unit, path=path, label=label, atoms={"weight": atom}, values=None, made=0, layer=None))
+    return parts
 
 
 def _in_list_order(units: list[Unit]) -> list[Unit]:
@@ -285,8 +292,12 @@ def _in_list_order(units: list[Unit]) -> list[Unit]:
         for place, part in enumerate(parts):
             if part.isdigit():
                 lists[".".join(parts[:place])][int(part)].append(unit)
-    for _, members in sorted(lists.items(), key=lambda item: item[0].count(".")):
+    for name, members in sorted(lists.items(), key=lambda item: item[0].count(".")):
         if len(members) < 2 or not _out_of_order(members):
+            continue
+        placed = _beside_their_peers(units, members, _peers(lists, name))
+        if placed:
+            units = placed
             continue
         inside = {unit.order for one in members.values() for unit in one}
         start = next(place for place, unit in enumerate(units) if unit.order in inside)
@@ -295,6 +306,39 @@ def _in_list_order(units: list[Unit]) -> list[Unit]:
         ordered = [u for n in sorted(members) for u in sorted(members[n], key=lambda unit: place_of[unit.order])]
         units = [*units[:start], *ordered, *later]
     return units
+
+
+def _peers(lists: Mapping[str, Mapping[int, list[Unit]]], name: str) -> dict[int, list[int]]:
+    """By number, which units lie in the other lists beside one, as long as it is and used in order: blocks that are
+    kept sort by sort."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for other, members in lists.items():
+        beside = other.rpartition(".")[0] == name.rpartition(".")[0] and members.keys() == lists[name].keys()
+        if beside and other != name and not _out_of_order(members):
+            for number, own in members.items():
+                found[number] += [unit.order for unit in own]
+    return found
+
+
+def _beside_their_peers(
+    units: Sequence[Unit], members: Mapping[int, list[Unit]], peers: Mapping[int, Sequence[int]]
+) -> list[Unit]:
+    """Members that are not used stand among their peers as those do that are; empty where nothing says how."""
+    idle = {n: own for n, own in members.items() if all(unit.use == math.inf for unit in own)}
+    used = {n: own for n, own in members.items() if n not in idle}
+    if not peers or not idle or _out_of_order(used):
+        return []
+    outside = {unit.order for own in idle.values() for unit in own}
+    found = [unit for unit in units if unit.order not in outside]
+    for number, own in sorted(idle.items()):
+        like = min(used, key=lambda other: abs(other - number))
+        place_of = {unit.order: place for place, unit in enumerate(found)}
+        begins = min(place_of[unit.order] for unit in used[like])
+        before = sum(place_of[order] < begins for order in peers[like])
+        ranks = sorted(place_of[order] for order in peers[number])
+        at = ranks[min(before, len(ranks)) - 1] + 1 if before else ranks[0]
+        found[at:at] = own
+    return found
 
 
 def _out_of_order(members: Mapping[int, Sequence[Unit]]) -> bool:

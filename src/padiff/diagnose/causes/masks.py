@@ -43,6 +43,14 @@ def mask(trial: Trial) -> Iterator[Cause]:
     yield Cause("mask", f"the masks keep different elements: {int((base != raw).sum())} of {base.size}", 0.8)
 
 
+def keep_the_same(base: Array, raw: Array) -> bool:
+    """Whether both keep and leave out, and the same."""
+    if base.shape != raw.shape or base.ndim < 2 or base.dtype.kind != "f" or raw.dtype.kind != "f" or not base.size:
+        return False
+    kept = _kept(base), _kept(raw)
+    return kept[0] is not None and kept[1] is not None and bool(np.array_equal(kept[0], kept[1]))
+
+
 def _additive(tensor: Array) -> bool:
     """Added to scores: nothing, or very little."""
     return bool(tensor.min() <= -1e4 and tensor.max() <= 0)

@@ -61,6 +61,9 @@ _SHARED = frozenset(
 )
 """Arguments that mean the same under these names in all frameworks."""
 
+_SWITCHES = frozenset({"antialias"})
+"""Arguments that only some frameworks have; the others do without."""
+
 
 def line_of(event: Event) -> str:
     return f" in line {event.call.stack[-1].line}" if event.call.stack and not event.part else ""
@@ -90,6 +93,8 @@ def _of_two_frameworks(base: Event, raw: Event) -> Iterator[Cause]:
         found.append(("index", *ours.values(), *theirs.values()))
     if base.thing == raw.thing == "pad" and "pad" in ours and "pad" in theirs:
         found.append(("pad", ours["pad"], theirs["pad"]))
+    switched = _SWITCHES & (ours.keys() | theirs.keys())
+    found += [(name, ours.get(name, False), theirs.get(name, False)) for name in switched]
     for name, one, other in found:
         if one is not None and other is not None and not _same(base, raw, name, one, other):
             told = "padding" if name == "pad" else _option_name(name, base.thing, (one, other))

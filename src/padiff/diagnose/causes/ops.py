@@ -11,6 +11,7 @@ import numpy as np
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes.arithmetic import leaves_out
 from padiff.diagnose.causes.explain import explain
+from padiff.diagnose.causes.masks import keep_the_same
 from padiff.diagnose.causes.op_options import OF_THEIR_OWN, REDUCTIONS, line_of, options
 from padiff.diagnose.likes import Event, Likes
 from padiff.diagnose.own_code import Culprit
@@ -64,15 +65,22 @@ def _own_backward(culprit: Culprit) -> Cause | None:
 def _tried(culprit: Culprit) -> Iterator[Cause]:
     """What explains the first tensors that differ; further on only what is no mere arithmetic of what is at hand."""
     adding = {event.thing for event in (culprit.base, culprit.raw) if event is not None} & {"add", "sub"}
-    for place, stage in enumerate(stages(culprit)):
+    seen = list(stages(culprit))
+    for place, stage in enumerate(seen):
+        later = seen[place + 1 :]
         causes = [
             replace(one, evidence=f"{_words(stage.op)}: {one.evidence}")
             for one in explain(_scene(stage))
-            if _tells(one.name, place, bool(adding))
+            if _tells(one.name, place, bool(adding)) and not (one.name == "mask" and _masked_in_the_end(later))
         ]
         yield from causes
         if any(one.confidence >= SURE for one in causes):
             return
+
+
+def _masked_in_the_end(later: Sequence[Stage]) -> bool:
+    """Whether both sides leave out the same further on: one of them does in two steps what the other does in one."""
+    return any(keep_the_same(stage.expected, stage.found) for stage in later)
 
 
 def _tells(name: str, place: int, adding: bool) -> bool:
