@@ -329,7 +329,8 @@ class Blame:
         excuses: list[Excuse] = []
         for _, one in self.met.outward(fault.raw.index):
             excuses = [*self._excuses.get(one.index, ()), *excuses]
-            if one.inputs and all((one.index, slot.origin) in self.right for slot in one.inputs):
+            rightly = one.index not in self._excuses and bool(one.inputs)
+            if rightly and all((one.index, slot.origin) in self.right for slot in one.inputs):
                 break
         return excuses
 

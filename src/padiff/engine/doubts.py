@@ -22,7 +22,7 @@ class Doubts:
         self._met, self._innocent = met, innocent
         """Raw calls of which it is known that they end elsewhere; None where nothing is."""
         self.rivals: list[Fault] = []
-        """All that was in doubt when one was first confirmed."""
+        """All that was in doubt when one was first confirmed, but for what lies inside of that."""
         self._open: list[Fault] = []
         """If they are wrong, something later will be."""
         self._outlived: list[Fault] = []
@@ -99,7 +99,8 @@ class Doubts:
         last = next((doubt for doubt in reversed(self._open) if _size(doubt) == size), self._open[-1])
         if self._innocent is not None:
             last = next(doubt for doubt in self._open if _sort(doubt) == _sort(last))
-        self.rivals = self.rivals or list(self._open)
+        beside = (doubt for doubt in self._open if doubt is last or not self._met.inside(doubt.raw, last.raw))
+        self.rivals = self.rivals or list(beside)
         found = self._innermost(last)
         self._open.clear()
         return None if self._goes_on_outside(found, one, told) else found

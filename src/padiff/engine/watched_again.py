@@ -53,8 +53,8 @@ def with_a_partner(fault: Fault, scenes: Scenes) -> Fault:
 
 
 def looking_into_borders(scenes: Scenes, fault: Fault) -> Scenes:
-    """Without the pairs inside a call that return more or less than each other: they end at different places, and what
-    one of them does the other's caller does."""
+    """Without the pairs inside a call that return more or less than each other of as much: they end at different
+    places, and what one of them does the other's caller does."""
     inside = [call for call in scenes.found.calls if call.parent == fault.raw.index and call.index in scenes.pairs]
     elsewhere = {call.index for call in inside if _sizes_differ(scenes.pairs[call.index], call)}
     if not elsewhere:
@@ -63,8 +63,11 @@ def looking_into_borders(scenes: Scenes, fault: Fault) -> Scenes:
 
 
 def _sizes_differ(base: Call, raw: Call) -> bool:
-    ours, theirs = ({math.prod(slot.value.shape) for slot in call.outputs} for call in (base, raw))
-    return bool(ours and theirs) and not ours & theirs
+    given, returned = (
+        [{math.prod(slot.value.shape) for slot in slots} for slots in pair]
+        for pair in ((base.inputs[:1], raw.inputs[:1]), (base.outputs, raw.outputs))
+    )
+    return given[0] == given[1] and all(returned) and not returned[0] & returned[1]
 
 
 def place_of(fault: Fault, scenes: Scenes) -> Place | None:

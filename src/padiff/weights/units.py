@@ -271,7 +271,7 @@ def halves(unit: Unit) -> list[Unit]:
     if not roles & {"bias", *made_up} or not roles <= {"weight", "bias", *made_up}:
         return [unit]
     parts = []
-    for role, atom in unit.atoms.items():
+    for role, atom in sorted(unit.atoms.items(), key=lambda item: item[0] != "weight"):
         if role == "weight":
             parts.append(replace(unit, atoms={"weight": atom}))
             continue
