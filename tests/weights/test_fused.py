@@ -59,8 +59,10 @@ class Fused(paddle.nn.Layer):
         made = getattr(self, self.fused)(x).reshape([b, s, *(sizes[axis] for axis in self.layout)])
         made = made.transpose([2 + self.layout.index(axis) for axis in (0, 1)] + [0, 1, 2 + self.layout.index(2)])
         q, k, v = (made[self.order.index(part)].transpose([1, 0, 2, 3]) for part in "qkv")
-        scores = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * 0.5)
-        return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, WIDTH]))
+        return self.proj((self.shares(q, k) @ v).transpose([0, 2, 1, 3]).reshape([b, s, WIDTH]))
+
+    def shares(self, q: Any, k: Any) -> Any:
+        return paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * 0.5)
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -285,15 +287,9 @@ def test_what_one_part_sends_back_wrong_is_no_second_place(part: str) -> None:
 class Wrong(Fused):
     """A fused attention whose scores are scaled otherwise, as they are in all of its blocks."""
 
-    def forward(self, x: Any) -> Any:
-        b, s, _ = x.shape
-        sizes = (3, HEADS, WIDTH // HEADS)
-        made = getattr(self, self.fused)(x).reshape([b, s, *(sizes[axis] for axis in self.layout)])
-        made = made.transpose([2 + self.layout.index(axis) for axis in (0, 1)] + [0, 1, 2 + self.layout.index(2)])
-        q, k, v = (made[self.order.index(part)].transpose([1, 0, 2, 3]) for part in "qkv")
+    def shares(self, q: Any, k: Any) -> Any:
         scores = q @ k.transpose([0, 1, 3, 2])
-        scores = paddle.nn.functional.softmax(scores * 0.6)
-        return self.proj((scores @ v).transpose([0, 2, 1, 3]).reshape([b, s, WIDTH]))
+        return paddle.nn.functional.softmax(scores * 0.6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

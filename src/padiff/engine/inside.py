@@ -15,7 +15,7 @@ from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
-    Noise,
+    OpNoise,
     Seen,
     Watched,
     looking_into_borders,
@@ -109,7 +109,7 @@ def _culprit(fault: Fault, scenes: Scenes, watched: Watched) -> Culprit | None:
     if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
-        Noise(partial(noise_inside, scenes, place, base), ops_of(base)).of
+        OpNoise(partial(noise_inside, scenes, place, base), ops_of(base)).of
         if scenes.recorded is None
         else scenes.recorded.noise.get
     )

@@ -104,10 +104,8 @@ class Watched:
         """What was seen of both sides' code there."""
         scenes = self._scenes
         if scenes.recorded is not None:
-            traces = scenes.recorded.traces
-            return seen_in(traces[0], place.calls[0], place.inside[0]), seen_in(
-                traces[1], place.calls[1], place.inside[1]
-            )
+            base, raw = map(seen_in, scenes.recorded.traces, place.calls, place.inside)
+            return base, raw
         if place not in self._seen:
             together = [one for one in self._expected if _as_one(one, place)]
             self._expected = [one for one in self._expected if one not in together]
@@ -201,7 +199,7 @@ def noise_inside(scenes: Scenes, place: Place, base: Seen) -> dict[int, float]:
     return found
 
 
-class Noise:
+class OpNoise:
     """How far rounding moves what ops return: found when somebody asks, at the cost of a run."""
 
     def __init__(self, find: Callable[[], Mapping[int, float]], ops: list[Call]) -> None:
