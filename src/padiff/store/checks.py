@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 DIGEST_BYTES = 16
@@ -12,19 +13,19 @@ _AT_ONCE = 5 * 1024
 _SHORT = 32 * 1024
 
 
-def crc32(data: Any) -> str:
-    """Eight hexadecimal digits over the bytes of a buffer."""
-    return f"{zlib.crc32(data):08x}"
+def crc32(pieces: Iterable[Any]) -> str:
+    """Eight hexadecimal digits over buffers of bytes, one behind the other.
 
-
-def crc32_beside_others(data: memoryview) -> str:
-    """The same, where other threads are busy with Python, too: of little data, without letting go of Python's lock."""
-    size = len(data)
-    if not _AT_ONCE < size <= _SHORT:
-        return f"{zlib.crc32(data):08x}"
+    Other threads may be busy with Python, too: little data is looked at without letting go of Python's lock.
+    """
     found = 0
-    for start in range(0, size, _AT_ONCE):
-        found = zlib.crc32(data[start : start + _AT_ONCE], found)
+    for piece in pieces:
+        size = len(piece)
+        if not _AT_ONCE < size <= _SHORT:
+            found = zlib.crc32(piece, found)
+            continue
+        for start in range(0, size, _AT_ONCE):
+            found = zlib.crc32(piece[start : start + _AT_ONCE], found)
     return f"{found:08x}"
 
 

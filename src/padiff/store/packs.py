@@ -11,11 +11,10 @@ import numpy as np
 
 from padiff.records import Array
 from padiff.store import shards
-from padiff.store.checks import crc32, crc32_beside_others, digest
+from padiff.store.checks import crc32, digest
 from padiff.store.disk import Files
 from padiff.store.dtypes import as_bytes, name_of
 from padiff.store.files import explained, shard_name
-from padiff.store.shards import Entry
 from padiff.store.slabs import Handle, Slab, Slabs
 from padiff.store.statistics import statistics
 
@@ -52,26 +51,26 @@ class TensorPack:
         self._first = 0
         self._slab: Slab | None = None
         self._pending: list[Handle] = []
-        self._entries: list[Entry] = []
         self._last: dict[str, _Kept] = {}
 
     def add(self, slab: Slab, handles: Sequence[Handle]) -> None:
         self._slab = slab
-        pending, entries, last = self._pending, self._entries, self._last
         for handle in handles:
-            crc, key = crc32_beside_others(slab.bytes(handle)), handle.key
-            if key is not None:
-                known = last.get(key)
-                if known is not None and known.same(handle, crc, slab, self._files):
-                    handle.number = known.number
-                    continue
-            if len(pending) >= MOST_TENSORS:
-                self.flush()
-            handle.number = number = self._first + len(pending)
-            pending.append(handle)
-            entries.append((str(number), handle.dtype, handle.shape, handle.size, crc))
-            if key is not None:
-                last[key] = _Kept(handle, crc, slab)
+            if handle.key is None:
+                self._number(handle)
+                continue
+            crc, known = crc32([slab.bytes(handle)]), self._last.get(handle.key)
+            if known is not None and known.same(handle, crc, slab, self._files):
+                handle.number = known.number
+            else:
+                self._number(handle)
+                self._last[handle.key] = _Kept(handle, crc, slab)
+
+    def _number(self, handle: Handle) -> None:
+        if len(self._pending) >= MOST_TENSORS:
+            self.flush()
+        handle.number = self._first + len(self._pending)
+        self._pending.append(handle)
 
     def end(self, slab: Slab) -> None:
         self._write(functools.partial(self._slabs.give, slab))
@@ -86,9 +85,11 @@ class TensorPack:
             return
         assert self._slab is not None
         name = shard_name(len(self.listing))
-        head, order = shards.build(self._entries, {})
-        ordered = [self._pending[place] for place in order]
-        size = self._files.write(name, [head, *self._slab.runs(ordered)], after)
+        ordered = [self._pending[place] for place in shards.in_order([one.dtype for one in self._pending])]
+        runs = self._slab.runs(ordered)
+        entries = [(str(one.number), one.dtype, one.shape, one.size) for one in ordered]
+        head = shards.build(entries, crc32(runs), {})
+        size = self._files.write(name, [head, *runs], after)
         self.listing.append(_listed(name, size, head, self._first, len(self._pending)))
         position = len(head)
         for handle in ordered:
@@ -98,7 +99,6 @@ class TensorPack:
             position += handle.size
         self._first += len(self._pending)
         self._pending.clear()
-        self._entries.clear()
 
 
 class _Kept:
@@ -185,13 +185,11 @@ class SummaryPack:
             tables["sample"] = np.concatenate([sample for _, sample in self._stats])
             tables["sample_size"] = np.array([sample.size for _, sample in self._stats], np.uint8)
         name = shard_name(len(self.listing))
-        arrays = [as_bytes(array) for array in tables.values()]
-        entries = [
-            (table, name_of(array.dtype), array.shape, array.nbytes, crc32(data))
-            for (table, array), data in zip(tables.items(), arrays, strict=True)
-        ]
-        head, order = shards.build(entries, {"tensors": " ".join(self._described)})
-        size = self._files.write(name, [head, *(arrays[place] for place in order)])
+        entries = [(table, name_of(array.dtype), array.shape, array.nbytes) for table, array in tables.items()]
+        ordered = [entries[place] for place in shards.in_order([dtype for _, dtype, _, _ in entries])]
+        pieces = [as_bytes(tables[table]) for table, _, _, _ in ordered]
+        head = shards.build(ordered, crc32(pieces), {"tensors": " ".join(self._described)})
+        size = self._files.write(name, [head, *pieces])
         self.listing.append(_listed(name, size, head, self._first, len(self._described)))
         self._first += len(self._described)
         self._described, self._digests, self._stats = [], [], []

@@ -27,7 +27,6 @@ class Piece(NamedTuple):
     start: int
     """Where its bytes begin, counted from the start of the file."""
     size: int
-    crc: str
 
 
 class Header(NamedTuple):
@@ -35,43 +34,47 @@ class Header(NamedTuple):
 
     pieces: Mapping[str, Piece]
     notes: Mapping[str, str]
-    """The metadata of the file, without what describes single tensors."""
+    """The metadata of the file, without what describes its tensors."""
+    crc: str
+    """Of all that follows the head."""
 
 
-Entry = tuple[str, str, tuple[int, ...], int, str]
-"""Name, dtype, shape, bytes and crc of a tensor that a shard is to hold."""
+Entry = tuple[str, str, tuple[int, ...], int]
+"""Name, dtype, shape and bytes of a tensor that a shard is to hold."""
 
 
-def build(tensors: Sequence[Entry], notes: Mapping[str, str]) -> tuple[bytes, list[int]]:
-    """The head of a file, and in which order the tensors follow it.
+def in_order(dtypes: Sequence[str]) -> Sequence[int]:
+    """In which order tensors are to lie in a file: wide elements first, so that each array is aligned.
 
-    Wide elements come first, so that each array is aligned; safetensors allows no gaps.
+    Safetensors allows no gaps.
     """
-    hows = {dtype: _known(dtype) for _, dtype, _, _, _ in tensors}
-    order = list(range(len(tensors)))
-    if len(hows) > 1:
-        order.sort(key=lambda place: -CODE_SIZES[hows[tensors[place][1]].code])
-    texts: dict[tuple[str, tuple[int, ...]], str] = {}
-    # An empty tensor begins where the next one does. Its crc is that of no bytes, wherever it is listed.
-    entries, crcs, logical, offset = [], [], [], 0
-    for place in order:
-        name, dtype, shape, size, crc = tensors[place]
-        text = texts.get((dtype, shape))
-        if text is None:
-            text = texts[dtype, shape] = _described_as(hows[dtype], shape)
+    order = range(len(dtypes))
+    sizes = {dtype: CODE_SIZES[_known(dtype).code] for dtype in set(dtypes)}
+    return order if len(sizes) < 2 else sorted(order, key=lambda place: -sizes[dtypes[place]])
+
+
+def build(tensors: Iterable[Entry], crc: str, notes: Mapping[str, str]) -> bytes:
+    """The head of a file in which the tensors follow in this order, and all their bytes have this checksum."""
+    texts: dict[tuple[str, tuple[int, ...]], tuple[str, bool]] = {}
+    entries, logical, offset = [], [], 0
+    for name, dtype, shape, size in tensors:
+        known = texts.get((dtype, shape))
+        if known is None:
+            how = _known(dtype)
+            known = texts[dtype, shape] = _described_as(how, shape), dtype != PLAIN_NAMES[how.code]
+        text, renamed = known
         end = offset + size
         entries.append(f'"{name}":{{{text},"data_offsets":[{offset},{end}]}}')
-        crcs.append(crc)
-        if dtype != PLAIN_NAMES[hows[dtype].code]:
+        if renamed:
             logical.append(f"{name}={dtype}")
         offset = end
-    metadata = {"format": _MARK, **notes, "crc32": "".join(crcs)}
+    metadata = {"format": _MARK, **notes, "crc32": crc}
     if logical:
         metadata["logical"] = " ".join(logical)
     text = ",".join([f'{{"__metadata__":{strict.encode(metadata).decode("ascii")}', *entries])
     data = f"{text}}}".encode("ascii")
     data += b" " * (-len(data) % 8)
-    return LENGTH.pack(len(data)) + data, order
+    return LENGTH.pack(len(data)) + data
 
 
 def _described_as(how: Kept, shape: tuple[int, ...]) -> str:
@@ -90,20 +93,19 @@ def read(head: bytes, size: int) -> Header:
     if metadata.pop("format", None) != _MARK:
         raise Malformed("the shard belongs to no dump")
     entries = sorted((_entry(entry), name) for name, entry in document.items())
-    crcs = metadata.pop("crc32", "")
-    strict.hexadecimal(crcs, "crc32", 8 * len(entries))
+    crc = strict.hexadecimal(metadata.pop("crc32", None), "crc32", 8)
     logical = _logical(metadata.pop("logical", ""), document.keys())
     position = 0
     pieces = {}
-    for place, ((start, end, code, shape), name) in enumerate(entries):
+    for (start, end, code, shape), name in entries:
         if start != position:
             raise Malformed(f"tensor {name!r} begins at {start}, expected {position}")
         position = end
         dtype, shape = _described(name, code, shape, logical.get(name))
-        pieces[name] = Piece(dtype, shape, len(head) + start, end - start, crcs[8 * place : 8 * place + 8])
+        pieces[name] = Piece(dtype, shape, len(head) + start, end - start)
     if len(head) + position != size:
         raise Malformed(f"the tensors end at {len(head) + position}, the file at {size}")
-    return Header(pieces, metadata)
+    return Header(pieces, metadata, crc)
 
 
 def _entry(entry: Any) -> tuple[int, int, str, tuple[int, ...]]:

@@ -22,13 +22,14 @@ from padiff.store import shards, strict
 from padiff.store.checks import DIGEST_BYTES, crc32, digest
 from padiff.store.dtypes import kept
 from padiff.store.files import check_size, damaged, explained, is_shard_name, open_file, read_exactly
-from padiff.store.shards import LARGEST_HEADER, LENGTH, Header, Piece
+from padiff.store.shards import LARGEST_HEADER, LENGTH, Header
 from padiff.store.statistics import COLUMNS, LEVELS, SAMPLED, Stats
 from padiff.store.strict import Malformed
 
 _MOST_MAPPED = 16
 """Shards open at one time: each takes a file descriptor, and up to its size of memory."""
 _WORTH_RELEASING = 1 << 20
+_CAN_RELEASE = hasattr(mmap, "MADV_DONTNEED")
 _DESCRIBED = re.compile(r"(\w+)\[((?:\d{1,15}(?:,\d{1,15})*)?)\]\Z", re.ASCII)
 
 
@@ -71,7 +72,7 @@ class Shelves:
         self._folder = folder
         self._listing = listing
         self._firsts = [shard.first for shard in listing]
-        self._checked = bytearray(self.count)
+        self._checked = bytearray(len(listing))
         self._mapped: OrderedDict[int, _Shard] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -85,13 +86,10 @@ class Shelves:
                 f"the dump {self._folder} holds {what} of its tensors, not their elements",
                 'capture again with kind="full" to have them',
             )
-        shard = self._shard(number)
-        array = shard.array(str(number), check=not self._checked[number])
-        self._checked[number] = 1
-        return array
+        return self._sound(number).array(str(number))
 
     def digest(self, number: int) -> str:
-        shard = self._shard(number)
+        shard = self._sound(number)
         return bytes(shard.table("digest")[number - shard.listed.first]).hex()
 
     def statistics(self, number: int) -> Stats:
@@ -100,7 +98,7 @@ class Shelves:
                 f"the dump {self._folder} holds digests of its tensors only",
                 'capture again with kind="stats" or kind="full"',
             )
-        shard = self._shard(number)
+        shard = self._sound(number)
         return shard.statistics(number - shard.listed.first)
 
     def release(self, number: int) -> None:
@@ -117,20 +115,25 @@ class Shelves:
     def check(self) -> None:
         """Read everything, and raise at the first damage."""
         for listed in self._listing:
-            if self.kind != "full":
-                shard = self._shard(listed.first)
-                for name in shard.header.pieces:
-                    shard.table(name)
-                if self.kind == "stats":
-                    for place in range(listed.count):
-                        shard.statistics(place)
-                continue
-            for number in range(listed.first, listed.first + listed.count):
-                self.elements(number)
-                self.release(number)
+            shard = self._sound(listed.first)
+            if self.kind == "stats":
+                for place in range(listed.count):
+                    shard.statistics(place)
+            elif self.kind == "full":
+                for number in range(listed.first, listed.first + listed.count):
+                    shard.array(str(number))
+                shard.release_all()
 
     def _place(self, number: int) -> int:
         return bisect_right(self._firsts, number) - 1
+
+    def _sound(self, number: int) -> _Shard:
+        """The shard of a tensor, all of it held against its checksum the first time."""
+        shard, place = self._shard(number), self._place(number)
+        if not self._checked[place]:
+            shard.check()
+            self._checked[place] = 1
+        return shard
 
     def _shard(self, number: int) -> _Shard:
         place = self._place(number)
@@ -159,6 +162,7 @@ class _Shard:
         try:
             check_size(folder, listed.file, descriptor, listed.size)
             head = self._read_head(descriptor)
+            self._data = len(head)
             with _guarded(folder, listed.file):
                 self.header: Header = shards.read(head, listed.size)
                 self._tensors = _check_contents(self.header, listed, kind)
@@ -170,21 +174,33 @@ class _Shard:
     def described(self, number: int) -> tuple[str, tuple[int, ...]]:
         return self._tensors[number - self.listed.first]
 
-    def array(self, name: str, check: bool) -> Array:
+    def check(self) -> None:
+        """Hold everything against its checksum."""
+        with memoryview(self._map) as view, view[self._data :] as data:
+            found = crc32([data])
+        if found != self.header.crc:
+            why = "its tensors do not have the checksum they were written with"
+            raise damaged(self._folder, self.listed.file, why)
+
+    def array(self, name: str) -> Array:
         """A tensor of the file, sharing its memory."""
         piece = self.header.pieces[name]
-        if check:
-            with memoryview(self._map) as view, view[piece.start : piece.start + piece.size] as part:
-                found = crc32(part)
-            if found != piece.crc:
-                why = f"tensor {name} does not have the checksum it was written with"
-                raise damaged(self._folder, self.listed.file, why)
-        return self._view(name, piece)
+        how = kept(piece.dtype)
+        assert how is not None
+        with _guarded(self._folder, self.listed.file):
+            try:
+                size, start = (piece.size, piece.start) if piece.size else (0, 0)
+                flat = np.frombuffer(self._map, np.uint8, size, start)
+                array: Array = flat.view(how.dtype).reshape(piece.shape)
+            except ValueError as error:
+                raise Malformed(f"tensor {name} of shape {list(piece.shape)}: {error}") from None
+        array.flags.writeable = False
+        return array
 
     def table(self, name: str) -> Array:
-        """One of the few tensors of a shard of summaries, checked once."""
+        """One of the few tensors of a shard of summaries."""
         if name not in self._tables:
-            self._tables[name] = self.array(name, check=True)
+            self._tables[name] = self.array(name)
         return self._tables[name]
 
     def statistics(self, place: int) -> Stats:
@@ -222,15 +238,17 @@ class _Shard:
         Small tensors share pages, and asking costs time: what they take together is given back together.
         """
         piece = self.header.pieces[name]
-        if not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        if piece.size >= _WORTH_RELEASING:
+        if piece.size >= _WORTH_RELEASING and _CAN_RELEASE:
             start = piece.start - piece.start % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, start, piece.start + piece.size - start)
             return
         self._released += piece.size
         if self._released >= _WORTH_RELEASING:
-            self._released = 0
+            self.release_all()
+
+    def release_all(self) -> None:
+        self._released = 0
+        if _CAN_RELEASE:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def _read_head(self, descriptor: int) -> bytes:
@@ -243,19 +261,6 @@ class _Shard:
         if digest(head).hex() != self.listed.header:
             raise damaged(self._folder, name, "its header does not have the checksum that the index gives")
         return head
-
-    def _view(self, name: str, piece: Piece) -> Array:
-        how = kept(piece.dtype)
-        assert how is not None
-        with _guarded(self._folder, self.listed.file):
-            try:
-                size, start = (piece.size, piece.start) if piece.size else (0, 0)
-                flat = np.frombuffer(self._map, np.uint8, size, start)
-                array: Array = flat.view(how.dtype).reshape(piece.shape)
-            except ValueError as error:
-                raise Malformed(f"tensor {name} of shape {list(piece.shape)}: {error}") from None
-        array.flags.writeable = False
-        return array
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from padiff.records import Array
-from padiff.store.dtypes import Kept, kept, seen_as_bytes
+from padiff.store.dtypes import Kept, as_bytes, kept
 
 _SMALL = 1 << 16
 """Bytes that are copied sooner than another thread is let in, which numpy does even for less."""
@@ -56,7 +56,8 @@ class Slab:
         if end > self.size:
             return None
         if size <= _SMALL and array.flags.c_contiguous and array.dtype == how.dtype:
-            self._view[start:end] = seen_as_bytes(array)
+            # the same bytes, in half the time where Python's view will do
+            self._view[start:end] = array.data.cast("B") if how.spelled and size else as_bytes(array).data
         else:
             np.ndarray(array.shape, how.dtype, self._memory, start)[...] = array
         self.used = end
