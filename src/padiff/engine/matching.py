@@ -28,7 +28,7 @@ from padiff.records import (
     WeightPlan,
     WeightProblem,
 )
-from padiff.weights import plan_by_use, plan_weights
+from padiff.weights import is_filled, plan_by_use, plan_weights
 from padiff.weights.by_use import Proposal, hold_the_same
 from padiff.weights.rules import entries_of
 from padiff.weights.special import special_kinds
@@ -76,9 +76,9 @@ def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
         return planned(job.uses, None)
     given = job.arguments()
     base, raised = _use_of("base", job.base, given[0])
-    if lazily and raised is None and _may_assume(job, base):
+    if lazily and raised is None and _can_watch(job):
         assumed = planned((base, used_as_defined(job.raw)), None)
-        if assumed.anchors is not None and not assumed.plan.problems:
+        if assumed.anchors is not None and not assumed.plan.problems and _values_agree(job, base, assumed.plan):
             return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=True))
     raw, other = _use_of("raw", job.raw, given[1])
     return planned((base, raw), raised or other)
@@ -125,12 +125,17 @@ def _by_use(
     return _matched(job, found, other, uses)
 
 
-def _may_assume(job: Job, base: Usage) -> bool:
-    """Whether raw may be taken to use its tensors as it defines them until it runs: where its values don't tell, and
-    where its first run can be watched as it is held against base's."""
-    if job.ops is not None or job.tolerance.mode != "auto" or compiled_parts(job.base) or compiled_parts(job.raw):
-        return False
-    return not hold_the_same(job.base, job.raw, base)
+def _can_watch(job: Job) -> bool:
+    """Whether raw may be taken to use its tensors as it defines them until it runs: its first run can be watched as it
+    is held against base's."""
+    return not (
+        job.ops is not None or job.tolerance.mode != "auto" or compiled_parts(job.base) or compiled_parts(job.raw)
+    )
+
+
+def _values_agree(job: Job, base: Usage, plan: WeightPlan) -> bool:
+    """Whether the numbers that raw holds say nothing else than a plan: they are its own, or just what it would copy."""
+    return not hold_the_same(job.base, job.raw, base) or is_filled(job.base, job.raw, plan)
 
 
 def _matched(job: Job, found: Proposal, plan: WeightPlan, uses: tuple[Usage, Usage]) -> Matching:

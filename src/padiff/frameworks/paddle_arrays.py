@@ -59,6 +59,27 @@ def to_native(value: Any, like: Any = None, requires_grad: bool = False) -> Any:
     return tensor
 
 
+def fill(tensor: Any, value: Array) -> None:
+    """Write an array of the tensor's own dtype and shape into it, in place."""
+    if value.size > _SMALL and not value.flags.c_contiguous and value.shape == tuple(tensor.shape):
+        own = _to_write(tensor)
+        if own is not None:
+            np.copyto(own, value)  # paddle would find memory for one more copy of it first
+            return
+    tensor.set_value(value)  # a fifth of the time of going through a tensor (paddle 3.3)
+
+
+def _to_write(tensor: Any) -> Array | None:
+    """A tensor's own elements; None where numpy cannot write into them."""
+    if not tensor.place.is_cpu_place() or tensor.is_sparse() or not tensor.is_contiguous():
+        return None
+    try:
+        own: Array = np.from_dlpack(tensor.detach())
+    except (TypeError, ValueError, RuntimeError, BufferError):  # an older numpy
+        return None
+    return own if own.flags.writeable else None
+
+
 def from_numpy(array: Array) -> Any:
     """A tensor that holds an array's elements."""
     for name, (bits, numpy_type) in _BIT_VIEWS.items():

@@ -26,6 +26,19 @@ def apply_plan(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> None:
         raise
 
 
+def is_filled(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> bool:
+    """Whether raw holds already what a plan would copy into it; a user's functions are not asked."""
+    if plan.problems or plan.special or any(entry.function is not None for entry in plan.entries):
+        return False
+    sources, targets = base.tensors(), raw.tensors()
+    for entry in plan.entries:
+        if entry.written:
+            arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
+            if not _holds(raw.adapter.to_numpy(targets[entry.path]), build(entry, arrays)):
+                return False
+    return True
+
+
 def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[], None]]) -> None:
     for base_node, raw_node, function in plan.special:
         for inner in raw.tree.subtree(raw_node):
