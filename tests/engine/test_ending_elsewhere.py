@@ -44,22 +44,24 @@ class Alone(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.affine, self.main = nn.Linear(8, 4), nn.Linear(8, 4)
-        self.wrong = False
+        self.style, self.project = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.wrong = ""
 
     def forward(self, x: Any) -> Any:
-        gate = self.affine(x)
-        return self.main(x) * (gate if self.wrong else gate.sigmoid())
+        gate, made = self.style(x), self.project(x)
+        if self.wrong == "cut short":
+            return made
+        return made * (gate if self.wrong else gate.sigmoid())
 
 
 class Port(nn.Module):
-    def __init__(self, wrong: str) -> None:
+    def __init__(self, wrong: str, how: str = "gate") -> None:
         super().__init__()
         self.out = nn.ModuleList(Alone() for _ in range(3))
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
         self.wrong = wrong
         for place, one in enumerate(self.out):
-            one.wrong = wrong in ("all", str(place))
+            one.wrong = how if wrong in ("all", str(place)) else ""
 
     def forward(self, x: Any) -> Any:
         total = None
@@ -76,5 +78,13 @@ class Port(nn.Module):
 def test_the_first_that_base_computes_nowhere(wrong: str, path: str) -> None:
     assert padiff.compare(Pictures(), Port(""), X).aligned
     result = padiff.compare(Pictures(), Port(wrong), X)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == (path, "forward"), str(result)
+
+
+@pytest.mark.parametrize(("wrong", "path"), [("all", "out.0"), ("0", "out.0"), ("1", "out.1"), ("2", "out.2")])
+def test_the_first_that_nobody_goes_on_from(wrong: str, path: str) -> None:
+    """It returns what base computes as well, and ends before a step that it had everything for."""
+    result = padiff.compare(Pictures(), Port(wrong, "cut short"), X)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == (path, "forward"), str(result)

@@ -15,6 +15,7 @@ from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
+from padiff.engine.cut_short import first_cut_short
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
@@ -110,7 +111,9 @@ def localise(
         return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
     def fed(
-        alike: frozenset[Hashable] = frozenset(), innocent: frozenset[int] | None = None
+        alike: frozenset[Hashable] = frozenset(),
+        innocent: frozenset[int] | None = None,
+        ops: WantedOps | None = ops,
     ) -> tuple[LocalRun, StepTrace]:
         run = LocalRun(
             reference,
@@ -138,9 +141,13 @@ def localise(
             run, found = other
         else:
             alike = frozenset()
-    if len(run.rivals) > 1 and not half_way:
+    accused = {fault.raw.index for fault in run.faults}
+    if not half_way and (len(run.rivals) > 1 or any(one.raw.index not in accused for one in run.rivals)):
         watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
-        run, found = fed(alike, ending_elsewhere(run.rivals, watched))
+        innocent = ending_elsewhere(run.rivals, watched)
+        if all(one.raw.index in innocent for one in run.rivals):
+            innocent -= {first_cut_short(run.rivals, watched, fed(alike, ops=WantedOps())[1])}
+        run, found = fed(alike, innocent)
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
     def state(noise: Noise | None) -> list[Comparison]:
