@@ -22,7 +22,7 @@ class Doubts:
         self._met, self._innocent = met, innocent
         """Raw calls of which it is known that they end elsewhere; None where nothing is."""
         self.rivals: list[Fault] = []
-        """All that was in doubt when one was first confirmed, but for what lies inside of that."""
+        """All that was in doubt when one was confirmed, but for what lies inside of that."""
         self._open: list[Fault] = []
         """If they are wrong, something later will be."""
         self._outlived: list[Fault] = []
@@ -100,7 +100,7 @@ class Doubts:
         if self._innocent is not None:
             last = next(doubt for doubt in self._open if _sort(doubt) == _sort(last))
         beside = (doubt for doubt in self._open if doubt is last or not self._met.inside(doubt.raw, last.raw))
-        self.rivals = self.rivals or list(beside)
+        self.rivals += beside
         found = self._innermost(last)
         self._open.clear()
         return None if self._innocent is None and self._goes_on_outside(found, one, told) else found

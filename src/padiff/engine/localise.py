@@ -133,21 +133,25 @@ def localise(
         run.finish()
         return run, found
 
-    run, found = fed()
+    def judged_by_base(alike: frozenset[Hashable] = frozenset()) -> tuple[LocalRun, StepTrace]:
+        """Where calls are in doubt, those that return something which base computes as well are none."""
+        run, found = fed(alike)
+        if run.rivals and not half_way:
+            watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
+            innocent = ending_elsewhere(run.rivals, watched)
+            if all(one.raw.index in innocent for one in run.rivals):
+                innocent -= {first_cut_short(run.rivals, watched, fed(alike, ops=WantedOps())[1])}
+            run, found = fed(alike, innocent)
+        return run, found
+
+    run, found = judged_by_base()
     alike = run.elsewhere.in_question(run.faults, found.calls)
     if alike:
-        other = fed(alike)
+        other = judged_by_base(alike)
         if other[0].elsewhere.settled(alike, other[0].faults, other[1].calls):
             run, found = other
         else:
             alike = frozenset()
-    accused = {fault.raw.index for fault in run.faults}
-    if not half_way and (len(run.rivals) > 1 or any(one.raw.index not in accused for one in run.rivals)):
-        watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
-        innocent = ending_elsewhere(run.rivals, watched)
-        if all(one.raw.index in innocent for one in run.rivals):
-            innocent -= {first_cut_short(run.rivals, watched, fed(alike, ops=WantedOps())[1])}
-        run, found = fed(alike, innocent)
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
     def state(noise: Noise | None) -> list[Comparison]:
