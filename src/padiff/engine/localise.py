@@ -136,7 +136,7 @@ def localise(
     def judged_by_base(alike: frozenset[Hashable] = frozenset()) -> tuple[LocalRun, StepTrace]:
         """Where calls are in doubt, those that return something which base computes as well are none."""
         run, found = fed(alike)
-        if run.rivals and not half_way:
+        if run.unsure and not half_way:
             watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
             innocent = ending_elsewhere(run.rivals, watched)
             if all(one.raw.index in innocent for one in run.rivals):
