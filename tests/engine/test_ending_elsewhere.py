@@ -52,6 +52,8 @@ class Alone(nn.Module):
         gate, made = self.style(x), self.project(x)
         if self.wrong == "cut short":
             return made
+        if self.wrong == "slightly":
+            return made * gate.sigmoid() * 1.00003
         return made * (gate if self.wrong else gate.sigmoid())
 
 
@@ -89,6 +91,12 @@ def test_the_first_that_nobody_goes_on_from(wrong: str, path: str) -> None:
     result = padiff.compare(Pictures(), Port(wrong, "cut short"), X)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == (path, "forward"), str(result)
+
+
+def test_a_slight_fault_is_not_what_base_computes() -> None:
+    result = padiff.compare(Pictures(), Port("0", "slightly"), X)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("out.0", "forward"), str(result)
 
 
 class Scaled(nn.Module):

@@ -134,4 +134,14 @@ def ending_elsewhere(doubts: Sequence[Fault], base: StepTrace) -> frozenset[int]
     for call in base.calls:
         for value in _values(call):
             known.add(value.numpy())
-    return frozenset(one.raw.index for one in doubts if one.found is not None and known.hold(one.found))
+    return frozenset(
+        one.raw.index for one in doubts if one.found is not None and known.hold(one.found) and not _slight(one)
+    )
+
+
+def _slight(doubt: Fault) -> bool:
+    """Whether it returned base's own output but for so little that no numbers are told apart by it: an eps."""
+    own = Prints()
+    if doubt.expected is not None:
+        own.add(doubt.expected)
+    return doubt.found is not None and own.hold(doubt.found)
