@@ -101,6 +101,39 @@ def test_gradients_that_stop(base: str, raw: str) -> None:
     assert text(found.op.raw_line) == "weights = weights.detach()"
 
 
+class Skip(torch.nn.Module):
+    """What a child returned is used twice, once around another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.deep, self.up = (torch.nn.Linear(size, 4) for size in (4, 4, 8))
+
+    def forward(self, x: Any) -> Any:
+        skip = self.down(x)
+        return self.up(torch.cat([self.deep(skip).tanh(), skip], -1))
+
+
+class SkipThatStops(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.deep, self.up = (paddle.nn.Linear(size, 4) for size in (4, 4, 8))
+
+    def forward(self, x: Any) -> Any:
+        skip = self.down(x)
+        deep = self.deep(skip).tanh()
+        skip = skip.detach()
+        return self.up(paddle.concat([deep, skip], -1))
+
+
+def test_a_skip_that_stops() -> None:
+    """The gradient that arrives at the child is base's, put there, and does not speak for the op that stops."""
+    found = padiff.compare(Skip(), SkipThatStops(), torch.randn(3, 4)).divergence
+    assert found is not None and found.op is not None
+    assert (found.raw_path, found.phase) == ("", "backward")
+    assert (found.op.base, found.op.raw) == ("", "paddle.Tensor.detach")
+    assert text(found.op.raw_line) == "skip = skip.detach()"
+
+
 @pytest.mark.parametrize(("base", "raw"), PAIRS)
 @pytest.mark.parametrize("level", ["module", "op"])
 def test_code_that_goes_another_way_is_right(base: str, raw: str, level: Any) -> None:

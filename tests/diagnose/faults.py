@@ -169,6 +169,15 @@ def mask_that_is_not_added(rng: Rng) -> dict[str, Any]:
     return plus(rng, e + mask, e, given={"0": e, "1": mask})
 
 
+@fault("mask")
+def mask_without_window(rng: Rng) -> dict[str, Any]:
+    """What differs lies in a corner: no frame that something slides over."""
+    row, column = np.indices((9, 9))
+    causal = np.where(column > row, -3e38, 0.0)[None, None]
+    window = np.where((column > row) | (row - column >= 4), -3e38, 0.0)[None, None]
+    return plus(rng, window, causal)
+
+
 @fault("missing weight")
 def missing_weight_about_zero(rng: Rng) -> dict[str, Any]:
     e, weight = rng.normal(size=(2, 12, 16)), 0.2 * rng.normal(size=16)

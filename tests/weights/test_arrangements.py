@@ -282,6 +282,19 @@ def test_a_bias_without_home_is_named(names: tuple[str, ...]) -> None:
     assert f"1.{names[2]}.bias [12]" in text
 
 
+def test_of_joined_layers_the_one_without_a_bias_is_named() -> None:
+    """And the others' biases don't go into those of the next block, which they add up to."""
+    names = ("query", "key", "value")
+    for base, raw, said in (
+        (("fused",), ("separate", "qv", names), "0.qkv.bias of base, shape [36], has no partner: raw module 0.key"),
+        (("separate", "qv", names), ("fused",), "0.qkv.bias of raw, shape [36], has no partner: base module 0.key"),
+    ):
+        with pytest.raises(WeightError) as caught:
+            padiff.compare(blocks(*base), blocks(*raw), X)
+        text = str(caught.value)
+        assert f"parameter {said} (Linear) has no such parameter; the same is true of 1.qkv.bias [36]\n" in text
+
+
 # --- experts under names
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from padiff.diagnose.likes import Event, Likes
-from padiff.records import Array
+from padiff.records import Array, Slot
 
 SUMS = frozenset({"add", "sub"})
 JOINING = frozenset({"cat", "stack"})
@@ -18,7 +18,7 @@ MOST_PARTS = 64
 
 def turned(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> bool:
     """Whether the two sides compute the same in another order of axes: somewhere on the way both make the same new
-    numbers, one for one, of what one of them has moved, or by other steps."""
+    numbers, one for one, of what one of them has moved, or by other steps; or children return them so."""
     for one in base:
         ours = [] if likes.of(0, _made(one)) else [mine for mine in _one_for_one(one) if not likes.of(0, mine)]
         for other in raw if ours else ():
@@ -29,10 +29,23 @@ def turned(likes: Likes, base: Sequence[Event], raw: Sequence[Event]) -> bool:
             )
             if turned and likes.in_any_order(0, _made(one), _made(other)):
                 return True
-    return any(_new_in_another_order(likes, one, other) for one in base for other in raw)
+    if any(new_in_another_order(likes, one, other) for one in base for other in raw):
+        return True
+    returned = [slot for slot in _given(likes, 0, base) if slot.tensor in likes.sides[0].maker]  # by a child
+    return any(
+        one.value.shape != other.value.shape and likes.in_any_order(0, one.tensor, other.tensor)
+        for one in returned
+        for other in _given(likes, 1, raw)
+    )
 
 
-def _new_in_another_order(likes: Likes, base: Event, raw: Event) -> bool:
+def _given(likes: Likes, side: int, events: Sequence[Event]) -> list[Slot]:
+    """What ops were given that none of them made, and that the other side does not have as it is."""
+    slots = {slot.tensor: slot for event in events for slot in event.call.inputs}
+    return [one for one in slots.values() if likes.sides[side].was_given(one.tensor) and not likes.of(side, one.tensor)]
+
+
+def new_in_another_order(likes: Likes, base: Event, raw: Event) -> bool:
     """Whether two ops return the same numbers in another order of axes, which one of them has made. Axes of one length
     that are exchanged say that it made something else: scores by key and query."""
     ours, theirs = _made(base), _made(raw)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, turned
+from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, new_in_another_order, turned
 from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.diagnose.spelled_out import is_whole, spelled_out
 from padiff.records import Slot
@@ -100,10 +100,10 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
     firsts = [joining(side, likes, accused, bad) or _firsts(side, likes, bad[side]) for side in (0, 1)]
     pair = _pair(likes, *firsts, strictly=True)
     beyond: list[list[Event]] = [[], []]
+    if not likes.turned and all(firsts) and (new_in_another_order(likes, *pair) if pair else turned(likes, *bad)):
+        likes.turned = True
+        return _first(likes, accused, _both_unlike(likes, accused))
     if pair is None and all(firsts):
-        if not likes.turned and turned(likes, *bad):
-            likes.turned = True
-            return _first(likes, accused, _both_unlike(likes, accused))
         beyond = [_firsts(side, likes, bad[side], moved=True) for side in (0, 1)]
         pair = _pair(likes, *beyond, strictly=False)
         if pair is not None and not lacks_a_move(likes, pair, (firsts[0][0], firsts[1][0]), bad):

@@ -22,7 +22,7 @@ class Doubts:
         self._met, self._innocent = met, innocent
         """Raw calls of which it is known that they end elsewhere; None where nothing is."""
         self.rivals: list[Fault] = []
-        """All that was in doubt when one was first confirmed, but for what lies inside of that."""
+        """All that was in doubt when one was confirmed, but for what lies inside of that."""
         self._open: list[Fault] = []
         """If they are wrong, something later will be."""
         self._outlived: list[Fault] = []
@@ -93,17 +93,17 @@ class Doubts:
 
     def confirmed(self, one: Slot, told: Slot) -> Fault | None:
         """A tensor is wrong: what was doubtful last is, and explains the rest; of several, the last that returned as
-        much. Where it is known which do end elsewhere, the first of its sort. None where that one is right as far as it
-        goes, and what the code around it adds is not."""
+        much. Where it is known which do end elsewhere, the first of its sort. None where that is not known, and the one
+        is right as far as it goes, and what the code around it adds is not."""
         size = math.prod(told.value.shape)
         last = next((doubt for doubt in reversed(self._open) if _size(doubt) == size), self._open[-1])
         if self._innocent is not None:
             last = next(doubt for doubt in self._open if _sort(doubt) == _sort(last))
         beside = (doubt for doubt in self._open if doubt is last or not self._met.inside(doubt.raw, last.raw))
-        self.rivals = self.rivals or list(beside)
+        self.rivals += beside
         found = self._innermost(last)
         self._open.clear()
-        return None if self._goes_on_outside(found, one, told) else found
+        return None if self._innocent is None and self._goes_on_outside(found, one, told) else found
 
     def _goes_on_outside(self, doubt: Fault, one: Slot, told: Slot) -> bool:
         """Whether base hands on just what its call returns, and raw something that it makes of what its call returns,

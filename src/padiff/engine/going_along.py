@@ -7,7 +7,7 @@ ways to fill raw, the one by which most of what is computed there is also comput
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -21,7 +21,7 @@ from padiff.engine.families import floating
 from padiff.engine.scenes import Reached
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Fault, StepTrace, Value
+from padiff.records import Array, Call, Fault, Slot, StepTrace, Value
 
 LEAST = 8
 """Elements of a tensor that is told from others by its numbers."""
@@ -88,9 +88,14 @@ class _UpTo:
 
 def _values(call: Call) -> Iterator[Value]:
     for one in (*call.ops, call):
-        for slot in one.outputs:
-            if floating(slot.value) and not slot.value.overwritten and math.prod(slot.value.shape) >= LEAST:
-                yield slot.value
+        yield from (slot.value for slot in told_apart(one.outputs))
+
+
+def told_apart(slots: Iterable[Slot]) -> Iterator[Slot]:
+    """Those whose numbers tell them from others."""
+    for slot in slots:
+        if floating(slot.value) and not slot.value.overwritten and math.prod(slot.value.shape) >= LEAST:
+            yield slot
 
 
 def made_inside(live: LiveTree, arguments: Arguments, place: str) -> Prints:

@@ -10,7 +10,7 @@ from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
-from padiff.diagnose.likes import Event, Inside, unknown
+from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
 from padiff.engine.scenes import Scenes
@@ -161,10 +161,14 @@ def _of_a_child(culprit: Culprit, seen: tuple[Seen, Seen], known: tuple[set[int]
     child = (again or around)[-1]
     events = culprit.likes.sides[side].inside.events
     inside = [one for one in events if not one.moving and _lies_in(one.call, child.index, calls)]
-    if not again and any(culprit.likes.of(side, slot.tensor) for one in inside for slot in one.call.outputs):
-        return culprit
+    if not again and any(one.child or _has_like(culprit.likes, side, one) for one in inside):
+        return culprit  # the other side does a part of it
     whole = replace(event, call=child, thing=child.kind.lower(), part="")
     return replace(culprit, base=whole) if side == 0 else replace(culprit, raw=whole)
+
+
+def _has_like(likes: Likes, side: int, event: Event) -> bool:
+    return any(likes.like(side, slot.tensor) for slot in event.call.outputs)
 
 
 def _lies_in(call: Call, index: int, calls: Mapping[int, Call]) -> bool:

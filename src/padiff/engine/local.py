@@ -109,6 +109,14 @@ class LocalRun:
         return self._blame.doubts.rivals
 
     @property
+    def unsure(self) -> bool:
+        """Whether there are several such, or one that was given the wrong thing, or that somebody else is accused
+        for."""
+        accused = {fault.raw.index for fault in self.faults}
+        doubtful = (one.raw.index in self._blame.misfed or one.raw.index not in accused for one in self.rivals)
+        return len(self.rivals) > 1 or any(doubtful)
+
+    @property
     def lost(self) -> bool:
         """Whether something could not be replaced: what differs from there on may come from there."""
         return self._blame.lost

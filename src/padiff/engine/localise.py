@@ -15,6 +15,7 @@ from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
+from padiff.engine.cut_short import first_cut_short
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
@@ -110,7 +111,9 @@ def localise(
         return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
     def fed(
-        alike: frozenset[Hashable] = frozenset(), innocent: frozenset[int] | None = None
+        alike: frozenset[Hashable] = frozenset(),
+        innocent: frozenset[int] | None = None,
+        ops: WantedOps | None = ops,
     ) -> tuple[LocalRun, StepTrace]:
         run = LocalRun(
             reference,
@@ -130,17 +133,25 @@ def localise(
         run.finish()
         return run, found
 
-    run, found = fed()
+    def judged_by_base(alike: frozenset[Hashable] = frozenset()) -> tuple[LocalRun, StepTrace]:
+        """Where calls are in doubt, those that return something which base computes as well are none."""
+        run, found = fed(alike)
+        if run.unsure and not half_way:
+            watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
+            innocent = ending_elsewhere(run.rivals, watched)
+            if all(one.raw.index in innocent for one in run.rivals):
+                innocent -= {first_cut_short(run.rivals, watched, fed(alike, ops=WantedOps())[1])}
+            run, found = fed(alike, innocent)
+        return run, found
+
+    run, found = judged_by_base()
     alike = run.elsewhere.in_question(run.faults, found.calls)
     if alike:
-        other = fed(alike)
+        other = judged_by_base(alike)
         if other[0].elsewhere.settled(alike, other[0].faults, other[1].calls):
             run, found = other
         else:
             alike = frozenset()
-    if len(run.rivals) > 1 and not half_way:
-        watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
-        run, found = fed(alike, ending_elsewhere(run.rivals, watched))
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
     def state(noise: Noise | None) -> list[Comparison]:

@@ -31,7 +31,7 @@ from padiff.weights.repeated import repeated
 from padiff.weights.rows import Held
 from padiff.weights.sets import Flow, settle
 from padiff.weights.telling import by_values
-from padiff.weights.unfilled import Beside, homeless, unfilled
+from padiff.weights.unfilled import Beside, without_partner
 from padiff.weights.units import Unit, units_of
 from padiff.weights.wrappers import at_wrapper
 
@@ -147,8 +147,7 @@ class _Checked:
         for unit in raw_left:
             wraps = beside is not None and beside.one_layer(unit)
             self._left_of_raw(unit, filled, unmatched, missing, excused=few, wraps=wraps)
-        found += unfilled(self.base.tree, self.raw.tree, pairs, missing, base_left)
-        found += homeless(self.raw.tree, pairs, base_left)
+        found += without_partner(self.base.tree, self.raw.tree, pairs, missing, base_left)
         for unit in base_left:
             used = unit.use < math.inf or not self.ran
             why = "raw has no place for it" if used else "base never uses it, and raw has no place for it"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from padiff.frameworks.tree import join
 from padiff.weights.fitting import UnitPair, pair_up, parent
 from padiff.weights.joining import channelwise, cut_of, join_score, joins
 from padiff.weights.units import Unit
@@ -84,8 +85,16 @@ def _norm_of(kernel: Unit, left: Sequence[Unit], taken: set[int]) -> Unit | None
     def near(unit: Unit) -> tuple[bool, bool, float, int]:
         return parent(unit) != parent(kernel), unit.use < kernel.use, unit.use, unit.order
 
-    fitting = [unit for unit in left if id(unit) not in taken and follows(kernel, unit)]
+    fitting = [
+        unit for unit in left if id(unit) not in taken and follows(kernel, unit) and not _bias_of_another(unit, kernel)
+    ]
     return min(fitting, key=near, default=None)
+
+
+def _bias_of_another(unit: Unit, kernel: Unit) -> bool:
+    """Whether it is the bias of a known layer, and not of this one."""
+    bias = unit.main.held.stored is not None and unit.path.endswith(".bias")
+    return bias and unit.path != join(kernel.path, "bias")
 
 
 def windows(units: Sequence[Unit], most: int) -> Iterator[list[Unit]]:

@@ -51,6 +51,11 @@ def keep_the_same(base: Array, raw: Array) -> bool:
     return kept[0] is not None and kept[1] is not None and bool(np.array_equal(kept[0], kept[1]))
 
 
+def are_masks(base: Array, raw: Array) -> bool:
+    """Whether both are added to scores, to keep some and leave out others."""
+    return _additive(base) and _additive(raw) and _kept(base) is not None and _kept(raw) is not None
+
+
 def _additive(tensor: Array) -> bool:
     """Added to scores: nothing, or very little."""
     return bool(tensor.min() <= -1e4 and tensor.max() <= 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from padiff.diagnose.causes.masks import are_masks
 from padiff.diagnose.causes.trial import Trial, gap
 from padiff.records import Array, Cause
 
@@ -14,7 +15,7 @@ def borders(trial: Trial) -> Iterator[Cause]:
     """Everything agrees but a frame of a few elements."""
     expected, found = trial.expected, trial.found
     sliding = (trial.scene.layer or "").startswith(("conv", "avg_pool", "max_pool", "lp_pool", "unfold", "fold"))
-    if expected.ndim < 3 or (expected.ndim == 3 and not sliding):
+    if expected.ndim < 3 or (expected.ndim == 3 and not sliding) or are_masks(expected, found):
         return
     spatial = [axis for axis in range(2, expected.ndim) if expected.shape[axis] >= 5]
     for width in (1, 2, 3) if spatial else ():
