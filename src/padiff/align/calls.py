@@ -184,6 +184,11 @@ class CallPairing:
         """Equal for pairs of calls of the same two classes with the same parts: the blocks of two models."""
         return base.kind, raw.kind, *(tuple(_parts(self._trees[s], c)) for s, c in (("base", base), ("raw", raw)))
 
+    def bare_of_its_own(self, raw: Call) -> bool:
+        """Whether a call of raw is of a leaf without tensors, of a class that nobody knows: place alone paired it."""
+        tree = self._trees["raw"]
+        return _bare(tree, raw.node) and tree.nodes[raw.node].layer is None
+
     def candidates_after(self, base: Call) -> list[Call]:
         """Calls of leaves without tensors that follow a call of base, up to the next that holds some."""
         found: list[Call] = []

@@ -158,7 +158,8 @@ class SideBySide:
         found: set[int] = set()
         for base, call in self._pairs:  # children come before their parents
             node = self._base_tree.nodes[base.node]
-            loose = bool(node.children) or (node.layer is None and not self._pairing.grouped(call))
+            unknown = node.layer is None or self._pairing.bare_of_its_own(call)
+            loose = bool(node.children) or (unknown and not self._pairing.grouped(call))
             if call.index in wrong and loose and call.index not in faulty_inside and call.parent >= 0:
                 found.add(call.index)
             elif call.index in wrong:
