@@ -190,13 +190,6 @@ class CallPairing:
         tree = self._trees["raw"]
         return _bare(tree, raw.node) and tree.nodes[raw.node].layer is None
 
-    def cut_by_itself(self, base: Call, raw: Call) -> bool:
-        """Whether base's is a layer of the framework's, and raw's of a class of the user's own that returns more or
-        less: it crops by itself, as a module around base's may."""
-        known, other = (self._trees[s].nodes[c.node].layer for s, c in (("base", base), ("raw", raw)))
-        returned = [math.prod(call.outputs[0].value.shape) for call in (base, raw) if call.outputs]
-        return known is not None and other is None and len(set(returned)) > 1
-
     def adds_up(self, base: Call, raw: Call) -> bool:
         """Whether one of them returns rows of a table, and the other what they add up to."""
         calls = (("base", base), ("raw", raw))

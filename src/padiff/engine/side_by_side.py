@@ -405,7 +405,6 @@ class SideBySide:
         if outcome.agrees or role != "output" or self._alike or raw.parent < 0:
             return False
         holds = bool(self._base_tree.nodes[base.node].children) or self._pairing.adds_up(base, raw)
-        holds = holds or self._pairing.cut_by_itself(base, raw)
         return slot is not slots[0] or (outcome.reason == "shape" and (holds or resized(base, raw)))
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:
