@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from padiff.records import UNORDERED, Slot
+from padiff.records import UNORDERED, Slot, merged_axes
 
 
 def pair_slots(
@@ -35,8 +35,7 @@ def pair_slots(
         return list(zip(left, right, strict=True)), [], []
     for same in (_name_and_shape, _shape):
         _take(pairs, left, right, same)
-    if not loosely:
-        _take(pairs, left, right, _may_be)
+    _take(pairs, left, right, _merged if loosely else _may_be)
     return pairs, left, right
 
 
@@ -99,6 +98,12 @@ def _once(slots: Sequence[Slot]) -> list[Slot]:
 
 def _name_and_shape(base: Slot, raw: Slot) -> bool:
     return base.name == raw.name and base.value.shape == raw.value.shape
+
+
+def _merged(base: Slot, raw: Slot) -> bool:
+    """One author keeps apart what the other has merged: prompts of each picture, or all of them."""
+    few, many = sorted((base.value.shape, raw.value.shape), key=len)
+    return len(few) > 1 and merged_axes(many, few) == len(many)
 
 
 def _shape(base: Slot, raw: Slot) -> bool:
