@@ -53,6 +53,13 @@ def test_slots(case: str) -> None:
     assert {other.name for other in raw_alone} == raw.keys() - {other for _, other in expected}
 
 
+def test_what_modules_are_given_with_axes_merged() -> None:
+    base = slots({"queries": (2, 3, 5, 8), "keys": (2, 3, 7, 8), "mask": (2, 4)})
+    pairs, base_alone, raw_alone = pair_slots(base, slots({"0": (6, 5, 8), "1": (6, 7, 8), "2": (9,)}), loosely=True)
+    assert [(one.name, other.name) for one, other in pairs] == [("queries", "0"), ("keys", "1")]
+    assert [slot.name for slot in (*base_alone, *raw_alone)] == ["mask", "2"]
+
+
 def test_a_default_loss_goes_over_what_both_return() -> None:
     tensor, pooled = np.zeros((2, 3)), np.zeros(2)
     both = [("logits", tensor), ("aux", tensor)]
