@@ -130,7 +130,7 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     plain = rows_of(live, node, {}, whole=False)
     plain_pair = {held.name for held in plain} <= _PLAIN
     learnt = {held.name for held in plain if held.role == "parameter"}
-    made_up = _made_up(plain) if spec is None else {}
+    made_up = _made_up(plain) if spec is None and not node.children else {}
     for held in rows_of(live, node, spec.stored if spec else {}, whole=node.atomic):
         stored = held.stored
         if stored is None and held.name in made_up:
