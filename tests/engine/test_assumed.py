@@ -90,6 +90,25 @@ def test_raw_runs_again_only_where_its_order_is_another(training: bool, swapped:
     assert (sources["conv_v.weight"], sources["conv_u.weight"]) == ("a.weight", "b.weight")
 
 
+def test_raw_that_was_filled_before_runs_once() -> None:
+    one, other = base(), port()
+    padiff.compare(one, other, X)
+    runs = counted(one), counted(other)
+    assert padiff.compare(one, other, X).aligned
+    assert [len(side) for side in runs] == [3, 1]
+
+
+def test_raw_that_was_filled_otherwise_tells_by_its_values_how() -> None:
+    """Two layers of one kind and size are defined in the order that is not the one they are used in."""
+    one, other = base(), port(swapped=True)
+    padiff.compare(one, other, X)
+    runs = counted(one), counted(other)
+    result = padiff.compare(one, other, X)
+    assert result.aligned, str(result)
+    assert [len(side) for side in runs] == [3, 2]  # that the values are right is known when it has run
+    assert equal(one.a.weight, other.conv_v.weight)
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_fault_is_named_where_it_is(swapped: bool) -> None:
     one, other = base(), port(swapped=swapped)

@@ -10,8 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from padiff.capture.one_step import Arguments
 from padiff.capture.returned import returned
 from padiff.compare.layouts import compare_in_any_layout
@@ -21,7 +19,7 @@ from padiff.engine.stored import StoredTree, stored_returned
 from padiff.engine.telling_parts import layers_in, told_by_layers
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Choice, Tolerance, WeightEntry, WeightPlan
-from padiff.weights import apply_plan, build
+from padiff.weights import apply_plan, is_filled
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
 Score = tuple[bool, float]
@@ -56,20 +54,11 @@ def settled_by_values(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> Weight
     chosen: list[int] = []
     where: dict[int, str] = {}
     for number, choice in enumerate(plan.choices):
-        fitting = [place for place, (_, entries) in enumerate(choice.options) if _holds(base, raw, entries)]
+        fitting = [place for place, (_, entries) in enumerate(choice.options) if is_filled(base, raw, entries)]
         chosen.append(fitting[0] if fitting else 0)
         if fitting:
             where[number] = "values"
     return settled(plan, chosen, where)
-
-
-def _holds(base: LiveTree, raw: LiveTree, entries: Sequence[WeightEntry]) -> bool:
-    sources, targets = base.tensors(), raw.tensors()
-    for entry in entries:
-        arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
-        if not np.array_equal(build(entry, arrays), raw.adapter.to_numpy(targets[entry.path])):
-            return False
-    return True
 
 
 def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], dict[int, str]]:

@@ -135,7 +135,8 @@ def _can_watch(job: Job) -> bool:
 
 def _values_agree(job: Job, base: Usage, plan: WeightPlan) -> bool:
     """Whether the numbers that raw holds say nothing else than a plan: they are its own, or just what it would copy."""
-    return not hold_the_same(job.base, job.raw, base) or is_filled(job.base, job.raw, plan)
+    written = (entry for entry in plan.entries if entry.written)
+    return not hold_the_same(job.base, job.raw, base) or is_filled(job.base, job.raw, written)
 
 
 def _matched(job: Job, found: Proposal, plan: WeightPlan, uses: tuple[Usage, Usage]) -> Matching:

@@ -47,9 +47,9 @@ def encode_call(call: Call, tree: ModuleTree, stacks: StackTable, ops: Sequence[
         row["occurrence"] = call.occurrence
     for role, slots in (("inputs", call.inputs), ("outputs", call.outputs)):
         if slots:
-            row[role] = [_encode_slot(slot) for slot in slots]
+            row[role] = tuple([_encode_slot(slot) for slot in slots])
     if call.tensors != (0, 0):
-        row["tensors"] = list(call.tensors)
+        row["tensors"] = call.tensors
     if call.stack:
         row["stack"] = stacks.number(call.stack)
     if ops:
@@ -66,7 +66,7 @@ def _encode_op(op: Call, path: str, stacks: StackTable) -> dict[str, Any]:
         row["occurrence"] = op.occurrence
     for role, slots in (("inputs", () if op.tag else op.inputs), ("outputs", op.outputs)):
         if slots:
-            row[role] = [_encode_slot(slot) for slot in slots]
+            row[role] = tuple([_encode_slot(slot) for slot in slots])
     if op.stack:
         row["stack"] = stacks.number(op.stack)
     if op.options:
@@ -79,10 +79,11 @@ def _no_tensor(value: Any) -> Any:
     return None
 
 
-def _encode_slot(slot: Slot) -> list[Any]:
+def _encode_slot(slot: Slot) -> tuple[Any, ...]:
+    """A tuple: Python's collector walks a list, of which there are thousands, again and again."""
     if slot.stands_for >= 0:
-        return [slot.name, slot.tensor, slot.tracked, slot.stands_for]
-    return [slot.name, slot.tensor, True] if slot.tracked else [slot.name, slot.tensor]
+        return slot.name, slot.tensor, slot.tracked, slot.stands_for
+    return (slot.name, slot.tensor, True) if slot.tracked else (slot.name, slot.tensor)
 
 
 def decode_stacks(frames: Any, stacks: Any) -> list[tuple[Frame, ...]]:

@@ -186,6 +186,8 @@ class StepWriter:
 
     def _reference(self, value: Any, key: str | None = None) -> Any:
         """A handle or, for a value whose elements are gone, what is still known of it."""
+        if type(value) is np.ndarray:
+            return self._writer.add(value, key)
         if isinstance(value, _ARRAYS):
             return self._writer.add(np.asarray(value), key)
         if value.overwritten:

@@ -20,7 +20,7 @@ from padiff.store.facts import Facts
 from padiff.store.files import INDEX, step_name
 from padiff.store.folder import PartialFolder
 from padiff.store.index import sealed
-from padiff.store.lane import Lane
+from padiff.store.lane import Lane, Work
 from padiff.store.packs import Pack, SummaryPack, TensorPack, listed_document
 from padiff.store.slabs import Handle, Slab, Slabs
 from padiff.store.sources import SourceText
@@ -87,6 +87,8 @@ class DumpWriter:
         self._laid: list[Handle] = []
         """Laid into the slab, and not yet handed over."""
         self._laid_bytes = 0
+        self._document: Work | None = None
+        """Writes the document of the step that is over: when tensors of the next are on their way, or the last are."""
         self._adding = threading.Lock()
         self._ended = False
         self._process = os.getpid()
@@ -117,7 +119,7 @@ class DumpWriter:
         slab = self._slabs.take(least)
         if slab is None:
             self._lane.check()
-            raise self._over()
+            raise self._closed()
         self._slab = slab
         return slab
 
@@ -134,6 +136,12 @@ class DumpWriter:
             self._laid, self._laid_bytes = [], 0
             if self._slab.half_full:
                 self._slabs.look_ahead()
+            self._write_document()
+
+    def _write_document(self) -> None:
+        if self._document is not None:
+            self._lane.put(self._document)
+            self._document = None
 
     def begin_step(self, step: int) -> StepWriter:
         """Begin a step; the one before must have been ended."""
@@ -173,7 +181,8 @@ class DumpWriter:
 
         with self._adding:
             self._hand_over()
-            self._lane.put(keep)
+            self._write_document()
+            self._document = keep
 
     # --- ending
 
@@ -183,6 +192,7 @@ class DumpWriter:
         try:
             with self._adding:
                 self._end_slab()
+                self._write_document()
             self._lane.put(self._finish)
             self._lane.drain()
         except BaseException:
@@ -230,9 +240,9 @@ class DumpWriter:
                 f"the dump {self.path} belongs to the process that began it", "a forked one adds nothing to it"
             )
         if self._ended:
-            raise self._over()
+            raise self._closed()
 
-    def _over(self) -> DumpError:
+    def _closed(self) -> DumpError:
         return DumpError(f"the dump {self.path} has been ended", "nothing can be added to it any more")
 
     def __enter__(self) -> DumpWriter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,13 @@ def apply_plan(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> None:
         raise
 
 
-def is_filled(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> bool:
-    """Whether raw holds already what a plan would copy into it; a user's functions are not asked."""
-    if plan.problems or plan.special or any(entry.function is not None for entry in plan.entries):
-        return False
+def is_filled(base: LiveTree, raw: LiveTree, entries: Iterable[WeightEntry]) -> bool:
+    """Whether raw holds already what would be copied into it."""
     sources, targets = base.tensors(), raw.tensors()
-    for entry in plan.entries:
-        if entry.written:
-            arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
-            if not _holds(raw.adapter.to_numpy(targets[entry.path]), build(entry, arrays)):
-                return False
+    for entry in entries:
+        arrays = {source.path: base.adapter.to_numpy(sources[source.path]) for source in entry.sources}
+        if not _holds(raw.adapter.to_numpy(targets[entry.path]), build(entry, arrays)):
+            return False
     return True
 
 
