@@ -101,9 +101,11 @@ def _name_and_shape(base: Slot, raw: Slot) -> bool:
 
 
 def _merged(base: Slot, raw: Slot) -> bool:
-    """One author keeps apart what the other has merged: prompts of each picture, or all of them."""
+    """One author keeps apart what the other has merged: prompts of each picture, or all of them. Masks, whose axes of
+    length one stand for what they are repeated along, may say something else in each shape."""
     few, many = sorted((base.value.shape, raw.value.shape), key=len)
-    return len(few) > 1 and merged_axes(many, few) == len(many)
+    measured = all(slot.value.dtype.startswith(("float", "bfloat")) for slot in (base, raw))
+    return measured and len(few) > 1 and 1 not in many and merged_axes(many, few) == len(many)
 
 
 def _shape(base: Slot, raw: Slot) -> bool:

@@ -1,5 +1,5 @@
-"""A picture on one side, and its patches as rows on the other: a convolution whose kernel is as wide as its stride, and a
-linear layer that does the same."""
+"""A picture on one side, and its patches as rows on the other: a convolution whose kernel is as wide as its stride, and
+a linear layer that does the same."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ _MOST_SPATIAL = 3
 
 def in_patches(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
     """Base's elements in raw's shape, where one of them is a picture ``[n, c, h, w]`` and the other rows of its patches
-    ``[n, rows, c * p * q]``, the channels of a patch first or last."""
+    ``[n, rows, c * p * q]``, each laid out as a kernel is."""
     for cut in _cuts(base.shape, shape):
         whole, order = _steps(base.shape, cut)
-        for kind, axes in zip(("", ", channels last"), order, strict=True):
-            patches = base.reshape(whole).transpose(axes).reshape(shape)
-            yield f"base cut into patches of {list(cut)}{kind}", patches
+        yield f"base cut into patches of {list(cut)}", base.reshape(whole).transpose(order).reshape(shape)
     for cut in _cuts(shape, base.shape):
         whole, order = _steps(shape, cut)
-        for kind, axes in zip(("", ", channels last"), order, strict=True):
-            parts = base.reshape([whole[axis] for axis in axes])
-            back = [axes.index(axis) for axis in range(len(axes))]
-            yield f"base put together from patches of {list(cut)}{kind}", parts.transpose(back).reshape(shape)
+        back = [order.index(axis) for axis in range(len(order))]
+        parts = base.reshape([whole[axis] for axis in order])
+        yield f"base put together from patches of {list(cut)}", parts.transpose(back).reshape(shape)
 
 
 def _cuts(picture: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -41,9 +38,10 @@ def _cuts(picture: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[tuple[int
             yield cut
 
 
-def _steps(picture: tuple[int, ...], cut: tuple[int, ...]) -> tuple[list[int], tuple[list[int], list[int]]]:
-    """The picture with its axes parted, and the two orders of these axes that make rows of patches."""
-    count = len(cut)
-    whole = [*picture[:2], *(size for held, part in zip(picture[2:], cut, strict=True) for size in (held // part, part))]
-    places, inside = [2 + 2 * axis for axis in range(count)], [3 + 2 * axis for axis in range(count)]
-    return whole, ([0, *places, 1, *inside], [0, *places, *inside, 1])
+def _steps(picture: tuple[int, ...], cut: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The picture with its axes parted, and the order of these axes that makes rows of patches."""
+    whole = list(picture[:2])
+    for held, part in zip(picture[2:], cut, strict=True):
+        whole += [held // part, part]
+    count = len(whole)
+    return whole, [0, *range(2, count, 2), 1, *range(3, count, 2)]

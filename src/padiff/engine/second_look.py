@@ -112,7 +112,7 @@ def agreeing_by_themselves(state: Iterable[Comparison], free: Iterable[Compariso
 
 
 def _coarse(comparison: Comparison, nothing: float) -> bool:
-    """Whether two gradients agree because much is allowed; those that are closer than ``nothing`` may have cancelled."""
+    """Whether two gradients agree because much is allowed; those closer than ``nothing`` may have cancelled."""
     numbers = comparison.outcome.numbers
     return numbers is None or numbers.rmse > max(COARSE * numbers.base_rms, nothing)
 
