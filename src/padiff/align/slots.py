@@ -9,6 +9,9 @@ import numpy as np
 
 from padiff.records import UNORDERED, Slot, merged_axes
 
+MASKED = -5000.0
+"""What is added to scores to leave them out is below this."""
+
 
 def pair_slots(
     base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False, counted: bool = False
@@ -104,8 +107,18 @@ def _merged(base: Slot, raw: Slot) -> bool:
     """One author keeps apart what the other has merged: prompts of each picture, or all of them. Masks, whose axes of
     length one stand for what they are repeated along, may say something else in each shape."""
     few, many = sorted((base.value.shape, raw.value.shape), key=len)
-    measured = all(slot.value.dtype.startswith(("float", "bfloat")) for slot in (base, raw))
-    return measured and len(few) > 1 and 1 not in many and merged_axes(many, few) == len(many)
+    if len(few) < 3 or merged_axes(many, few) != len(many):
+        return False
+    return all(slot.value.dtype.startswith(("float", "bfloat")) and not _is_mask(slot) for slot in (base, raw))
+
+
+def _is_mask(slot: Slot) -> bool:
+    """Whether it may leave something out: nothing but zeros, ones and what is added to scores."""
+    try:
+        array = slot.value.numpy()
+    except RuntimeError:  # nobody holds the elements any more
+        return True
+    return bool(((array == 0) | (array == 1) | (array <= MASKED)).all())
 
 
 def _shape(base: Slot, raw: Slot) -> bool:
