@@ -35,7 +35,7 @@ class Tensor:
         self.shape = shape
 
     def numpy(self) -> np.ndarray:
-        return np.zeros(self.shape)
+        return np.full(self.shape, 0.5)
 
     def release(self) -> None: ...
 
@@ -51,6 +51,14 @@ def test_slots(case: str) -> None:
     assert [(one.name, other.name) for one, other in pairs] == expected
     assert {one.name for one in base_alone} == base.keys() - {one for one, _ in expected}
     assert {other.name for other in raw_alone} == raw.keys() - {other for _, other in expected}
+
+
+def test_what_modules_are_given_with_axes_merged() -> None:
+    base = slots({"queries": (2, 3, 5, 8), "keys": (6, 1, 7, 8), "mask": (2, 1, 4)})
+    raw = slots({"0": (6, 5, 8), "1": (6, 7, 8), "2": (2, 4)})
+    pairs, base_alone, raw_alone = pair_slots(base, raw, loosely=True)
+    assert [(one.name, other.name) for one, other in pairs] == [("queries", "0"), ("keys", "1")]
+    assert [slot.name for slot in (*base_alone, *raw_alone)] == ["mask", "2"]
 
 
 def test_a_default_loss_goes_over_what_both_return() -> None:

@@ -11,7 +11,11 @@ from padiff.records import Array, Tolerance
 PICTURE = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype("float32")
 ROWS = PICTURE.transpose(0, 2, 3, 1).reshape(2, 20, 3)
 HEADS = np.random.default_rng(1).normal(size=(2, 3, 7, 5)).astype("float32")
+PATCHES = PICTURE.reshape(2, 3, 2, 2, 1, 5).transpose(0, 2, 4, 1, 3, 5).reshape(2, 2, 30)
 CASES = {
+    "a picture as rows of patches": (PICTURE, PATCHES, "base cut into patches of [2, 5]"),
+    "rows of patches as a picture": (PATCHES, PICTURE, "base put together from patches of [2, 5]"),
+    "patches of all pictures": (PICTURE, PATCHES.reshape(4, 30), "base cut into patches of [2, 5]"),
     "channels last": (PICTURE, PICTURE.transpose(0, 2, 3, 1), "permuted to [0, 2, 3, 1]"),
     "a picture as rows of places": (PICTURE, ROWS, "permuted to [0, 2, 3, 1], reshaped from [2, 3, 4, 5]"),
     "rows of places as a picture": (ROWS, PICTURE, "reshaped from [2, 20, 3], its axes then permuted to [0, 3, 1, 2]"),

@@ -39,3 +39,11 @@ def test_what_one_mask_leaves_in_and_the_other_out() -> None:
     assert contradicts(rows, ADDED)
     assert not contradicts(ADDED, ADDED[:, :2].copy())
     assert not contradicts(ADDED, KEPT)
+
+
+def test_one_axis_more_for_groups_of_heads() -> None:
+    rows = LEAST[:, None, None, :].repeat(2, 2)  # batch, heads, queries, keys
+    assert not contradicts(rows, ADDED[:, None, None, None, :])  # batch, groups, heads of one, queries, keys
+    assert contradicts(rows, ADDED[::-1, None, None, None, :])
+    assert not contradicts(ADDED[:, None, None, None, :], rows)
+    assert mean_the_same(KEPT[:, None, None, None, :], rows)

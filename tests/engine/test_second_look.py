@@ -12,9 +12,10 @@ from padiff.records import Comparison, Tolerance
 VALUES = np.linspace(1, 2, 64, dtype="float32")
 
 
-def gradient(path: str, off: float, allowed: float) -> Comparison:
+def gradient(path: str, off: float, allowed: float, size: float = 1.0) -> Comparison:
     """Of a parameter, off by a share of it where so much is predicted."""
-    outcome = compare_arrays(VALUES, VALUES * (1 + off), Tolerance(mode="auto", predicted=allowed))
+    values = VALUES * np.float32(size)
+    outcome = compare_arrays(values, values * np.float32(1 + off), Tolerance(mode="auto", predicted=allowed))
     return Comparison("gradient", 0, "parameter", path, path, "Linear", "Linear", "weight", outcome)
 
 
@@ -27,6 +28,7 @@ FED = [gradient("a", 1e-3, 0.0), gradient("b", 0.0, 0.0)]
         ([gradient("a", 1e-6, 1e-6), gradient("b", 0.0, 0.0)], True),
         ([gradient("a", 1e-6, 1e-6), gradient("b", 1e-3, 0.0)], False),  # something is wrong: it may be this one
         ([gradient("a", 0.1, 1.0), gradient("b", 0.0, 0.0)], False),  # so much is predicted that it says nothing
+        ([gradient("a", 0.1, 1e-8, 1e-9), gradient("b", 0.0, 0.0)], True),  # zero by rights: last digits are left
         ([gradient("b", 0.0, 0.0)], False),
         ([], False),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -183,6 +184,23 @@ class CallPairing:
     def sort(self, base: Call, raw: Call) -> Hashable:
         """Equal for pairs of calls of the same two classes with the same parts: the blocks of two models."""
         return base.kind, raw.kind, *(tuple(_parts(self._trees[s], c)) for s, c in (("base", base), ("raw", raw)))
+
+    def bare_of_its_own(self, raw: Call) -> bool:
+        """Whether a call of raw is of a leaf without tensors, of a class that nobody knows: place alone paired it."""
+        tree = self._trees["raw"]
+        return _bare(tree, raw.node) and tree.nodes[raw.node].layer is None
+
+    def adds_up(self, base: Call, raw: Call) -> bool:
+        """Whether one of them returns rows of a table, and the other what they add up to."""
+        calls = (("base", base), ("raw", raw))
+        return {self._trees[side].nodes[call.node].layer for side, call in calls} == {"embedding", "embedding_bag"}
+
+    def looks_up(self, base: Call, raw: Call) -> bool:
+        """Whether raw's call returns the rows of a table, and base's what more or fewer of them add up to: code around
+        raw's does that."""
+        table = self._trees["raw"].nodes[raw.node].layer == "embedding"
+        returned = [math.prod(call.outputs[0].value.shape) for call in (base, raw) if call.outputs]
+        return table and self.adds_up(base, raw) and len(set(returned)) > 1
 
     def candidates_after(self, base: Call) -> list[Call]:
         """Calls of leaves without tensors that follow a call of base, up to the next that holds some."""

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from padiff.records import UNORDERED, Slot
+from padiff.records import UNORDERED, Slot, merged_axes
+
+MASKED = -5000.0
+"""What is added to scores to leave them out is below this."""
 
 
 def pair_slots(
@@ -35,8 +38,7 @@ def pair_slots(
         return list(zip(left, right, strict=True)), [], []
     for same in (_name_and_shape, _shape):
         _take(pairs, left, right, same)
-    if not loosely:
-        _take(pairs, left, right, _may_be)
+    _take(pairs, left, right, _merged if loosely else _may_be)
     return pairs, left, right
 
 
@@ -99,6 +101,24 @@ def _once(slots: Sequence[Slot]) -> list[Slot]:
 
 def _name_and_shape(base: Slot, raw: Slot) -> bool:
     return base.name == raw.name and base.value.shape == raw.value.shape
+
+
+def _merged(base: Slot, raw: Slot) -> bool:
+    """One author keeps apart what the other has merged: prompts of each picture, or all of them. Masks, whose axes of
+    length one stand for what they are repeated along, may say something else in each shape."""
+    few, many = sorted((base.value.shape, raw.value.shape), key=len)
+    if len(few) < 3 or merged_axes(many, few) != len(many):
+        return False
+    return all(slot.value.dtype.startswith(("float", "bfloat")) and not _is_mask(slot) for slot in (base, raw))
+
+
+def _is_mask(slot: Slot) -> bool:
+    """Whether it may leave something out: nothing but zeros, ones and what is added to scores."""
+    try:
+        array = slot.value.numpy()
+    except RuntimeError:  # nobody holds the elements any more
+        return True
+    return bool(((array == 0) | (array == 1) | (array <= MASKED)).all())
 
 
 def _shape(base: Slot, raw: Slot) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms_gap
+from padiff.compare.patches import in_patches
 from padiff.records import Array, Outcome, Tolerance, merged_axes
 
 _MOST_AXES = 5
@@ -158,6 +159,12 @@ def framed(one: Array, other: Array) -> bool:
 
 def _arrangements(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
     """What base's elements look like in raw's shape, the likeliest first."""
+    yield from _by_axes(base, shape)
+    yield from in_patches(base, shape)
+
+
+def _by_axes(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
+    """The same as far as its axes are merged, parted or put in another order."""
     plain = [size for size in base.shape if size != 1]
     wanted = [size for size in shape if size != 1]
     if plain == wanted:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 
 from padiff.records import Array
@@ -27,10 +30,10 @@ def mean_the_same(base: Array, raw: Array) -> bool:
     added to scores. Shapes may differ by what is repeated."""
     if base.dtype == raw.dtype or not base.size or not raw.size:
         return False
-    try:
-        base, raw = np.broadcast_arrays(base, raw)
-    except ValueError:
+    levelled = _level(base, raw)
+    if levelled is None:
         return False
+    base, raw = np.broadcast_arrays(*levelled)
     kept, other = _kept(base), _kept(raw)
     if kept is not None and other is not None:
         return np.array_equal(kept, other)
@@ -46,12 +49,29 @@ def contradicts(base: Array, raw: Array) -> bool:
     if base.min() > MASKED or raw.min() > MASKED:
         return False
     kept, other = _kept(base), _kept(raw)
-    if kept is None or other is None:
-        return False
+    levelled = None if kept is None or other is None else _level(kept, other)
+    return levelled is not None and bool((levelled[0] & ~levelled[1]).any())
+
+
+def _level(one: Array, other: Array) -> tuple[Array, Array] | None:
+    """Two masks with as many axes each: one may have another of length one, for heads or groups of them, and where it
+    stands nothing says but that the least is repeated. None where the shapes have nothing to do with each other."""
+    spare = one.ndim - other.ndim
+    if spare < 0:
+        turned = _level(other, one)
+        return None if turned is None else turned[::-1]
+    unit = [axis for axis, size in enumerate(one.shape) if size == 1]
+    options = [np.squeeze(one, axes) for axes in itertools.combinations(unit, spare)] if spare else [one]
+    fitting = [(math.prod(size), place) for place, size in enumerate(_together(o, other) for o in options) if size]
+    return (options[min(fitting)[1]], other) if fitting else None
+
+
+def _together(one: Array, other: Array) -> tuple[int, ...]:
+    """The shape that both have when they are repeated; () where there is none."""
     try:
-        return bool((kept & ~other).any())
-    except ValueError:  # of shapes that have nothing to do with each other
-        return False
+        return np.broadcast_shapes(one.shape, other.shape)
+    except ValueError:
+        return ()
 
 
 def _kept(mask: Array) -> Array | None:

@@ -61,6 +61,10 @@ class Beside(Protocol):
         """Whether they may begin at different places, too."""
         ...
 
+    def looks_up(self, base: Call, raw: Call) -> bool:
+        """Whether raw's returns rows of a table that base's adds up by itself."""
+        ...
+
     def begun_alike(self, base: Call, raw: Call) -> None:
         """They were given the same first: others of their sort begin at the same place."""
         ...
@@ -113,7 +117,7 @@ class Itself:
     def loose(self, base: Call, raw: Call) -> bool:
         return False
 
-    begins_elsewhere = framed_otherwise = loose
+    begins_elsewhere = framed_otherwise = looks_up = loose
 
     def begun_alike(self, base: Call, raw: Call) -> None:
         pass
@@ -178,12 +182,16 @@ class Other:
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]
         unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
+        unfinished = unfinished or self._pairing.adds_up(base, raw)
         return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
 
     def begins_elsewhere(self, base: Call, raw: Call) -> bool:
         if self._pairing.alike or raw.parent < 0 or not self._holds(self._tree.nodes[base.node]):
             return False
         return not self._pairing.same_inside(base, raw) and self._pairing.sort(base, raw) not in self._alike
+
+    def looks_up(self, base: Call, raw: Call) -> bool:
+        return self._pairing.looks_up(base, raw)
 
     def begun_alike(self, base: Call, raw: Call) -> None:
         if not self._pairing.alike and base.kind not in CONTAINERS and raw.kind not in CONTAINERS:

@@ -289,7 +289,10 @@ class Blame:
         return self._loosely and call.index in self.misfed and (one.tracked or other.tracked)
 
     def _maker(self, call: Call, slot: Slot) -> Call | None:
-        """The call without a partner that made what a call is given, where it is not around that."""
+        """The call without a partner that made what a call is given, where it is not around that; what a call around
+        was given, rightly, nobody made wrong."""
+        if any((outer.index, slot.origin) in self.right for _, outer in self.met.outward(call.parent)):
+            return None
         maker = self._made_alone.get(slot.origin)
         while maker is not None and not alters(maker):
             maker = self._made_alone.get(maker.inputs[0].origin)

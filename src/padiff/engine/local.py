@@ -234,7 +234,7 @@ class LocalRun:
             misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
             unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None
-        pairs = self._slots(base.outputs, call.outputs, "output")
+        pairs = [] if self._beside.looks_up(base, call) else self._slots(base.outputs, call.outputs, "output")
         shares = shares_of(pairs, base.outputs, call.outputs) if self._shares else {}
         for place, (one, other) in enumerate(pairs):
             if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):

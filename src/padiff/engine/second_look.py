@@ -101,17 +101,20 @@ def agreeing_by_themselves(state: Iterable[Comparison], free: Iterable[Compariso
     what raw sends back. Where all parameters' gradients agree without that, none of them is wrong."""
     alone = {(one.raw_path, one.name): one for one in free if one.phase == "gradient"}
     sure = bool(alone) and all(one.agrees for one in alone.values())
+    sizes = [one.outcome.numbers.base_rms for one in alone.values() if one.outcome.numbers is not None]
+    nothing = CANCELLED * max(sizes, default=0.0)
     for comparison in state:
         known = alone.get((comparison.raw_path, comparison.name)) if comparison.phase == "gradient" else None
-        if sure and known is not None and not comparison.agrees and not _coarse(known):
+        if sure and known is not None and not comparison.agrees and not _coarse(known, nothing):
             yield _rounding(comparison, "not so when raw runs by itself")
         else:
             yield comparison
 
 
-def _coarse(comparison: Comparison) -> bool:
+def _coarse(comparison: Comparison, nothing: float) -> bool:
+    """Whether two gradients agree because much is allowed; those closer than ``nothing`` may have cancelled."""
     numbers = comparison.outcome.numbers
-    return numbers is None or numbers.rmse > COARSE * numbers.base_rms
+    return numbers is None or numbers.rmse > max(COARSE * numbers.base_rms, nothing)
 
 
 def on_kinks(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:

@@ -158,7 +158,8 @@ class SideBySide:
         found: set[int] = set()
         for base, call in self._pairs:  # children come before their parents
             node = self._base_tree.nodes[base.node]
-            loose = bool(node.children) or (node.layer is None and not self._pairing.grouped(call))
+            unknown = node.layer is None or self._pairing.bare_of_its_own(call) or self._pairing.adds_up(base, call)
+            loose = bool(node.children) or (unknown and not self._pairing.grouped(call))
             if call.index in wrong and loose and call.index not in faulty_inside and call.parent >= 0:
                 found.add(call.index)
             elif call.index in wrong:
@@ -403,7 +404,7 @@ class SideBySide:
         another shape because it ends elsewhere, accuse nobody: what is wrong shows in what is made of them."""
         if outcome.agrees or role != "output" or self._alike or raw.parent < 0:
             return False
-        holds = bool(self._base_tree.nodes[base.node].children)
+        holds = bool(self._base_tree.nodes[base.node].children) or self._pairing.adds_up(base, raw)
         return slot is not slots[0] or (outcome.reason == "shape" and (holds or resized(base, raw)))
 
     def _lone_slot(self, role: Role, base: Call, raw: Call, side: str, slot: Slot) -> None:

@@ -16,8 +16,8 @@ from padiff.store.dtypes import Kept, as_bytes, kept
 
 _SMALL = 1 << 16
 """Bytes that are copied sooner than another thread is let in, which numpy does even for less."""
-_MOST_SPARE = 2
-"""Slabs that are kept when a writer has ended: one is filled while the other is written."""
+_MOST_SPARE = 3
+"""Slabs that are kept when a writer has ended: all that one with the usual limits takes."""
 _PAGE = 4096
 """Bytes that the system finds at once, at the least."""
 

@@ -32,8 +32,8 @@ MIB = 1 << 20
 WAITING_BYTES = 16 * MIB
 """Of tensors handed over and not yet looked at."""
 SHARD_BYTES = 16 * MIB
-_SHARDS = 4
-"""Of memory: one being filled, three on their way to the disk. More would only cost: finding memory takes the system as
+_SHARDS = 2
+"""Of memory: one being filled, one on its way to the disk. More would only cost: finding memory takes the system as
 long as writing it away, or longer, and what was found once is used again."""
 _WORTH_WAKING = 1 << 20
 """Bytes that are worth waking the other thread for: each time costs more than a small tensor."""
@@ -46,8 +46,8 @@ _MOST_WAITING = 256
 class DumpWriter:
     """A dump in the making. As a context manager it is whole when the block ends, and gone when the block raises.
 
-    Tensors waiting to be looked at take at most ``waiting_bytes`` of memory, the shard being filled and three on
-    their way to the disk ``shard_bytes`` each; a single larger tensor is taken when it is alone.
+    Tensors waiting to be looked at take at most ``waiting_bytes`` of memory, the shard being filled and one on its
+    way to the disk ``shard_bytes`` each; a single larger tensor is taken when it is alone.
     """
 
     def __init__(

@@ -18,6 +18,12 @@ from padiff.weights.words import numbers_of, words_of
 UNKNOWN = "??"
 """Axes of a matrix that nobody says the orientation of."""
 _MADE_UP = frozenset({"weight_g", "weight_v"})
+_SIZE_AND_DIRECTION = {
+    **dict.fromkeys(("weight_g", "g", "original0", "magnitude"), "weight_g"),
+    **dict.fromkeys(("weight_v", "v", "original1", "direction"), "weight_v"),
+    **dict.fromkeys(("bias", "b"), "bias"),
+}
+"""What a layer that somebody wrote himself calls the parts of a weight that it keeps so."""
 _PLAIN = frozenset({"weight", "bias", "gamma", "beta", "g", "b", "running_mean", "running_var", "num_batches_tracked"})
 """What a layer that somebody wrote himself holds, if it is one unit: a norm, also one whose statistics are frozen."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?")
@@ -90,7 +96,7 @@ class Unit:
 
     @property
     def main(self) -> Atom:
-        return self.atoms.get("weight") or next(iter(self.atoms.values()))
+        return self.atoms.get("weight") or self.atoms.get("weight_v") or next(iter(self.atoms.values()))
 
     @property
     def required(self) -> frozenset[str]:
@@ -124,8 +130,13 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     plain = rows_of(live, node, {}, whole=False)
     plain_pair = {held.name for held in plain} <= _PLAIN
     learnt = {held.name for held in plain if held.role == "parameter"}
+    made_up = _made_up(plain) if spec is None and not node.children else {}
     for held in rows_of(live, node, spec.stored if spec else {}, whole=node.atomic):
         stored = held.stored
+        if stored is None and held.name in made_up:
+            axes = UNKNOWN if len(held.spec.shape) == 2 else ""
+            groups[("", "")][made_up[held.name]] = Atom(held, axes, 0, _out(held.spec.shape, 0), 1)
+            continue
         if stored is None:
             role = {"gamma": "weight", "g": "weight", "beta": "bias", "b": "bias"}.get(held.name, held.name)
             beside = learnt and role in ("weight", "bias") and held.name not in learnt  # a weight that is learnt
@@ -153,6 +164,17 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
         label = _label(live, owner) + path.removeprefix(owner.path)
         units.append(Unit(owner, path, layer, dict(atoms), label=label.lstrip("."), numbers=numbers_of(label)))
     return units
+
+
+def _made_up(own: Sequence[Held]) -> dict[str, str]:
+    """A module's own tensors to what they are, where they are a weight's size and direction, and maybe a bias; empty
+    where it holds anything else."""
+    roles = {held.name: _SIZE_AND_DIRECTION.get(held.name, "") for held in own}
+    shapes = {roles[held.name]: held.spec.shape for held in own}
+    if len(shapes) < len(own) or not _MADE_UP <= set(shapes) <= {*_MADE_UP, "bias"}:
+        return {}
+    size, direction = math.prod(shapes["weight_g"]), shapes["weight_v"]
+    return roles if len(direction) > 1 and size in direction else {}
 
 
 def _label(live: LiveTree, node: ModuleNode) -> str:

@@ -40,12 +40,13 @@ def _around_a_part(pair: UnitPair, lives: tuple[LiveTree, LiveTree], uses: tuple
         return pair
     whole = _amounts(keeper.node, uses[side])
     tree, node = lives[1 - side].tree, layer.node
+    inside = set(tree.subtree(node.index))  # a weight kept by size and direction lies in a module of the layer's
     while whole != _amounts(node, uses[1 - side]):
         if node.parent <= 0:  # the model itself has its partner
             return pair
         node = tree.nodes[node.parent]
         below = [tree.nodes[index] for index in tree.subtree(node.index)]
-        if any(one.parameters for one in below if one.index != layer.node.index):
+        if any(one.parameters for one in below if one.index not in inside):
             return pair
     if node is layer.node:
         return pair
