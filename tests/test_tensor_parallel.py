@@ -135,9 +135,11 @@ def test_rows_that_are_not_added_up_are_named(base: str, raw: str) -> None:
 
 @pytest.mark.parametrize(("base", "raw"), PAIRS)
 def test_columns_in_another_order_are_named(base: str, raw: str) -> None:
-    """Base has nothing that stands beside all columns together: the module around them is named, between two calls."""
+    """Base has nothing that stands beside all columns together: the module that joins them is named, and its op."""
     found = padiff.compare(model(base), model(raw, ranks=2, bug="order"), batch()).divergence
     assert found is not None
-    assert (found.raw_path, found.phase) == ("1", "forward")
+    assert (found.raw_path, found.phase) == ("1.up", "forward")
     assert "between its children 1.up" in found.note
+    assert found.op is not None
+    assert found.op.raw in ("torch.cat", "paddle.concat")
     assert found.causes[0].name == "head order"
