@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from padiff.records import UNORDERED, Slot, merged_axes
-
-MASKED = -5000.0
-"""What is added to scores to leave them out is below this."""
+from padiff.records import MASKED, UNORDERED, Slot, merged_axes
 
 
 def pair_slots(

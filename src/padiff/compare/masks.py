@@ -7,10 +7,7 @@ import math
 
 import numpy as np
 
-from padiff.records import Array
-
-MASKED = -5000.0
-"""What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
+from padiff.records import MASKED, Array
 
 
 def masked_alike(base: Array, raw: Array) -> Array:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from padiff.compare.masks import MASKED
 from padiff.engine.by_summary import judged
 from padiff.engine.lone_ops import Agrees
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.stored import dtype_named
-from padiff.records import Call, Outcome, Tolerance, Value
+from padiff.records import MASKED, Call, Outcome, Tolerance, Value
 from padiff.store import StoredValue
 
 

@@ -26,11 +26,12 @@ from padiff.records.traces import (
     StepTrace,
     Unmatched,
 )
-from padiff.records.values import Array, Phase, Reason, Role, Side, TensorSpec, Value, Verdict
+from padiff.records.values import MASKED, Array, Phase, Reason, Role, Side, TensorSpec, Value, Verdict
 from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
 
 __all__ = [
     "FIRST_OP",
+    "MASKED",
     "UNORDERED",
     "Anchors",
     "Array",

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from padiff.records.plain import PlainData, record
 
 Array = npt.NDArray[Any]
+MASKED = -5000.0
+"""What is added to scores to leave them out is below this, however it is written: -1e4, the smallest number, -inf."""
 Phase = Literal["forward", "backward", "gradient", "weight", "buffer"]
 Verdict = Literal["equal", "rounding", "precision", "different"]
 Reason = Literal["structure", "shape", "dtype", "nonfinite", "values"]
