@@ -192,3 +192,57 @@ def test_gradients_that_are_not_divided_by_the_parts(tmp_path: Path) -> None:
     assert found is not None
     assert (found.raw_path, found.phase, found.step) == ("", "backward", 0)
     assert "look at the loss functions" in found.note
+
+
+class Tower(torch.nn.Module):
+    def __init__(self, *, affine: bool) -> None:
+        super().__init__()
+        self.stem, self.norm = torch.nn.Conv1d(2, 4, 3), torch.nn.BatchNorm1d(4, affine=affine)
+        self.out = torch.nn.Conv1d(4, 4, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(torch.relu(self.norm(self.stem(x))))
+
+
+class Flow(torch.nn.Module):
+    """Two towers of one make: one sees both pictures at once, the other the first alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.context = Tower(affine=False), Tower(affine=True)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        one, two = self.features(torch.cat([x, y])).chunk(2)
+        return one * two + self.context(x)
+
+
+class PortedTower(paddle.nn.Layer):
+    def __init__(self, *, affine: bool, slope: float = 0.0) -> None:
+        super().__init__()
+        given = {} if affine else {"weight_attr": False, "bias_attr": False}
+        self.last, self.bn = paddle.nn.Conv1D(4, 4, 1), paddle.nn.BatchNorm1D(4, **given)
+        self.first, self.slope = paddle.nn.Conv1D(2, 4, 3), slope
+
+    def forward(self, x: Any) -> Any:
+        return self.last(paddle.nn.functional.leaky_relu(self.bn(self.first(x)), self.slope))
+
+
+class PortedFlow(paddle.nn.Layer):
+    def __init__(self, bug: str = "") -> None:
+        super().__init__()
+        self.cnet = PortedTower(affine=True, slope=0.1 if bug == "cnet" else 0.0)
+        self.fnet, self.bug = PortedTower(affine=False), bug
+
+    def forward(self, x: Any, y: Any) -> Any:
+        one, two = self.fnet(x), self.fnet(y)
+        return (one + two if self.bug == "sum" else one * two) + self.cnet(x)
+
+
+@pytest.mark.parametrize(("bug", "path"), [("", None), ("cnet", "cnet"), ("sum", "")])
+def test_a_tower_that_sees_two_pictures_at_once_or_one_by_one(bug: str, path: str | None) -> None:
+    """What all its calls return together tells it from the other tower."""
+    x, y = (np.random.default_rng(seed).normal(size=(2, 2, 7)).astype("float32") for seed in range(2))
+    base, raw = Flow().eval(), PortedFlow(bug)
+    raw.eval()
+    found = padiff.compare(base, raw, (x, y)).divergence
+    assert (None if found is None else found.raw_path) == path, found

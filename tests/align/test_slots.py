@@ -68,3 +68,25 @@ def test_a_default_loss_goes_over_what_both_return() -> None:
     assert places_in_common(both, [("pool", pooled), ("logits", tensor)]) == ({"logits"}, {"logits"})
     assert places_in_common([("0", tensor), ("1", pooled)], [("logits", tensor)]) == ({"0"}, {"logits"})
     assert places_in_common([("", tensor)], [("", pooled)]) == (None, None)
+
+
+class Flags(Tensor):
+    dtype = "bool"
+
+    def __init__(self, *flags: int) -> None:
+        super().__init__((len(flags),))
+        self._flags = flags
+
+    def numpy(self) -> np.ndarray:
+        return np.array(self._flags, bool)
+
+
+def test_masks_of_which_one_author_passes_more() -> None:
+    """They belong together by what they say, unless that is the same of all places."""
+    base = [Slot("0", 0, Tensor((2, 3))), Slot("1", 1, Flags(1, 1, 1)), Slot("2", 2, Flags(0, 0, 1))]
+    base.append(Slot("3", 3, Flags(1, 0, 0)))
+    raw = [Slot("0", 0, Tensor((2, 3))), Slot("1", 1, Flags(1, 1, 1)), Slot("2", 2, Flags(1, 0, 0))]
+    pairs, base_alone, raw_alone = pair_slots(base, raw, loosely=True)
+    assert sorted((one.name, other.name) for one, other in pairs) == [("0", "0"), ("1", "1"), ("3", "2")]
+    assert [slot.name for slot in base_alone] == ["2"]
+    assert not raw_alone

@@ -10,9 +10,11 @@ from padiff.compare.masks import contradicts, mean_the_same
 KEPT = np.array([[True, True, False], [True, False, False]])
 ADDED = np.where(KEPT, 0.0, -1e9).astype(np.float32)
 LEAST = np.where(KEPT, 0.0, np.finfo(np.float32).min).astype(np.float32)
+MARKED = np.where(np.arange(3) == 0, np.finfo(np.float32).max, LEAST).astype(np.float32)
+"""Says of some places that are in, too, what they are for: those that see everything."""
 
 
-@pytest.mark.parametrize("other", [KEPT.astype(np.int64), KEPT.astype(np.float32), ADDED, LEAST])
+@pytest.mark.parametrize("other", [KEPT.astype(np.int64), KEPT.astype(np.float32), ADDED, LEAST, MARKED])
 def test_one_mask_in_many_forms(other: np.ndarray) -> None:
     assert mean_the_same(KEPT, other)
     assert mean_the_same(other, KEPT[None])

@@ -348,3 +348,63 @@ def test_a_mask_that_is_made_in_two_places_explains_nothing_else(bug: str, path:
     assert (found.raw_path, found.phase) == (path, "forward")
     assert cause in {one.name for one in found.causes}
     assert bug == "window" or "mask" not in {one.name for one in found.causes}
+
+
+class Places(nn.Module):
+    """Base: attention to a few places; it is given what is left out, too, and a mask that marks those seen by all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any, mask: Any, out: Any, seen: Any) -> Any:
+        scores = self.query(x) @ self.key(x).transpose(-1, -2) * 8**-0.5
+        near = torch.ones(5, 5).tril(1).triu(-1).bool() & (mask == 0)[:, None] | seen[:, None]
+        shares = torch.softmax(scores.masked_fill(~near, -1e9), -1)
+        return (shares @ self.value(x)).masked_fill(out.unsqueeze(-1), 0.0)
+
+
+class NearAndFar(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.layers = nn.Embedding(11, 8), nn.ModuleList([Places(), Places()])
+
+    def forward(self, ids: Any, keep: Any) -> Any:
+        x, most = self.word(ids), torch.finfo(torch.float32).max
+        seen = torch.arange(5).expand(2, 5) == 0
+        mask = torch.where(keep == 0, -most, torch.where(seen, most, 0.0))
+        for layer in self.layers:
+            x = x + layer(x, mask, mask < 0, seen)
+        return x
+
+
+class Band(nn.Module):
+    """Raw: the same with what is left in, and without the rest."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv, self.width = nn.Linear(8, 24), width
+
+    def forward(self, x: Any, keep: Any, seen: Any) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        near = torch.ones(5, 5).tril(self.width).triu(-1).bool() | seen[:, None]
+        scores = torch.where(near & keep[:, None], q @ k.mT * 8**-0.5, -1e9)
+        return torch.softmax(scores, -1) @ v * keep.unsqueeze(-1)
+
+
+class Bands(nn.Module):
+    def __init__(self, width: int = 1) -> None:
+        super().__init__()
+        self.tok, self.blocks = nn.Embedding(11, 8), nn.ModuleList([Band(width), Band(width)])
+
+    def forward(self, ids: Any, keep: Any) -> Any:
+        x = self.tok(ids)
+        for block in self.blocks:
+            x = x + block(x, keep > 0, torch.arange(5).expand(2, 5) == 0)
+        return x
+
+
+def test_a_mask_of_three_kinds_of_places_excuses_no_window() -> None:
+    assert compared(NearAndFar(), Bands()).aligned
+    found = first(compared(NearAndFar(), Bands(2)))
+    assert (found.raw_path, found.phase) == ("blocks.0", "forward")

@@ -303,3 +303,35 @@ def test_a_layout_is_told_by_what_is_computed_where_all_of_it_is_wrong(layout: s
     assert result.divergence.op is not None
     assert result.divergence.op.raw_line is not None
     assert "0.6" in (result.divergence.op.raw_line.text or ""), str(result)
+
+
+class OfOnePlace(torch.nn.Module):
+    """Attention whose query is made of the first place alone, as of a class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.proj = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.q(x[:, :1]), self.k(x), self.v(x)
+        return self.proj(torch.softmax(q @ k.transpose(1, 2) * 0.5, -1) @ v)
+
+
+class OfAll(paddle.nn.Layer):
+    """The same, with one projection that is applied to all places."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.out, self.qkv, self.scale = paddle.nn.Linear(WIDTH, WIDTH), paddle.nn.Linear(WIDTH, 3 * WIDTH), scale
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out(paddle.nn.functional.softmax(q[:, :1] @ k.transpose([0, 2, 1]) * self.scale) @ v)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.7])
+def test_a_part_that_is_applied_to_some_places_only(scale: float) -> None:
+    base = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), OfOnePlace())
+    result = padiff.compare(base, paddle.nn.Sequential(paddle.nn.Linear(WIDTH, WIDTH), OfAll(scale)), X)
+    assert result.aligned == (scale == 0.5), str(result)
+    assert result.divergence is None or (result.divergence.raw_path, result.divergence.phase) == ("1", "forward")

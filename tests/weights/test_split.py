@@ -317,3 +317,34 @@ def test_layers_of_any_rank_along_any_axis(name: str, swap: bool) -> None:
     with torch.no_grad():
         next(raw.parameters()).data.mul_(1.01)
     assert not padiff.compare(base, raw, x, weights="keep").aligned
+
+
+class Queries(torch.nn.Module):
+    """A table of places and of contents, cut into its columns, as decoders of objects keep them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places, self.head = torch.nn.Embedding(5, 8), torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        where, what = self.table.weight.split(4, 1)
+        return self.head(torch.tanh(self.places(where)) * what + x)
+
+
+class Tables(paddle.nn.Layer):
+    def __init__(self, bug: str = "") -> None:
+        super().__init__()
+        self.b, self.a = paddle.nn.Embedding(5, 4), paddle.nn.Embedding(5, 4)
+        self.fc, self.mix, self.bug = paddle.nn.Linear(4, 3), paddle.nn.Linear(4, 4), bug
+
+    def forward(self, x: Any) -> Any:
+        what = self.a.weight * (2.0 if self.bug else 1.0)
+        return self.fc(F.tanh(self.mix(self.b.weight)) * what + x)
+
+
+def test_a_table_whose_columns_are_told_by_running() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+    assert padiff.compare(Queries(), Tables(), x).aligned
+    found = padiff.compare(Queries(), Tables("scale"), x).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("", "forward")

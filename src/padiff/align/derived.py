@@ -69,7 +69,9 @@ def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 
 def joined(tensors: Sequence[int], heads: int, axis: int, values: Mapping[int, Value]) -> Value | None:
     held = [values[tensor] for tensor in tensors if tensor in values and _has(values[tensor], axis)]
-    return Joined(held, heads, axis) if len(held) == len(tensors) else None
+    # A projection that is applied to some places only can't be joined with its siblings, which are applied to all.
+    fit = len({resized(value.shape, axis, 0) for value in held}) == 1
+    return Joined(held, heads, axis) if fit and len(held) == len(tensors) else None
 
 
 def cut(tensor: int, start: int, stop: int, heads: int, axis: int, values: Mapping[int, Value]) -> Value | None:

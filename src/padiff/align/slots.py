@@ -9,6 +9,9 @@ import numpy as np
 
 from padiff.records import MASKED, UNORDERED, Slot, merged_axes
 
+_MOST_FLAGS = 1 << 20
+"""Elements of a mask that is held against others."""
+
 
 def pair_slots(
     base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False, counted: bool = False
@@ -33,7 +36,7 @@ def pair_slots(
         _take(pairs, left, right, _same_word)
     if len(left) == len(right) and not pairs and not loosely:
         return list(zip(left, right, strict=True)), [], []
-    for same in (_name_and_shape, _shape):
+    for same in (_same_flags, _name_and_shape, _shape) if loosely else (_name_and_shape, _shape):
         _take(pairs, left, right, same)
     _take(pairs, left, right, _merged if loosely else _may_be)
     return pairs, left, right
@@ -116,6 +119,22 @@ def _is_mask(slot: Slot) -> bool:
     except RuntimeError:  # nobody holds the elements any more
         return True
     return bool(((array == 0) | (array == 1) | (array <= MASKED)).all())
+
+
+def _same_flags(base: Slot, raw: Slot) -> bool:
+    """Whether both say the same of every place, and not the same of all: one author passes more masks than the other,
+    and their positions don't tell which is which."""
+    if base.value.shape != raw.value.shape or not all(_flags(slot) for slot in (base, raw)):
+        return False
+    try:
+        one, other = base.value.numpy(), raw.value.numpy()
+    except RuntimeError:  # nobody holds the elements any more
+        return False
+    return bool(one.any()) and not bool(one.all()) and np.array_equal(one, other)
+
+
+def _flags(slot: Slot) -> bool:
+    return slot.value.dtype == "bool" and math.prod(slot.value.shape) <= _MOST_FLAGS
 
 
 def _shape(base: Slot, raw: Slot) -> bool:

@@ -39,6 +39,7 @@ class UseWatch:
         self._calls: dict[int, int] = {}
         self._given: dict[int, int] = {}
         self._made: dict[int, int] = {}
+        self._in_all: Counter[int] = Counter()
         self._ready: dict[int, int] = {}
         self._times: Counter[int] = Counter()
         self._seen: dict[tuple[int, int], int] = {}
@@ -88,7 +89,9 @@ class UseWatch:
 
     def leave(self, module: Any, output: Any) -> None:
         if self._adapter.is_tensor(output):
-            self._made.setdefault(self._node_of[id(module)], math.prod(self._adapter.shape(output)))
+            node, made = self._node_of[id(module)], math.prod(self._adapter.shape(output))
+            self._made.setdefault(node, made)
+            self._in_all[node] += made
 
     def goes_on_as_defined(self) -> None:
         """Whatever was not used so far counts as used from here on, in the order of definition."""
@@ -107,7 +110,7 @@ class UseWatch:
             known = [used[path] for path in same if path in used]
             for path in same if known else ():
                 used.setdefault(path, min(known))
-        return Usage(used, self._calls, self._made, self._ready, self._times, outputs, self._given)
+        return Usage(used, self._calls, self._made, self._ready, self._times, outputs, self._given, self._in_all)
 
 
 def _nobody_tells(module: Any) -> Iterable[Any]:

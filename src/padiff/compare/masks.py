@@ -77,7 +77,8 @@ def _kept(mask: Array) -> Array | None:
         return None
     zero = mask == 0
     if mask.dtype.kind == "f" and mask.min() <= MASKED:
-        return zero if bool((zero | (mask <= MASKED)).all()) else None
+        out = mask <= MASKED
+        return ~out if bool((zero | out | (mask >= -MASKED)).all()) else None  # far above zero is in, and marked
     return ~zero if bool((zero | (mask == 1)).all()) else None
 
 

@@ -119,6 +119,8 @@ class Usage(PlainData):
     """The floating tensors that the model returned, with their places in what it returned."""
     given: Mapping[int, int] = field(default_factory=dict)
     """Node to the number of elements of the first tensor its first call was given."""
+    in_all: Mapping[int, int] = field(default_factory=dict)
+    """Node to the number of elements all its calls returned together, where each returned one tensor."""
 
 
 @dataclass(frozen=True)

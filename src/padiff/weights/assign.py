@@ -145,7 +145,8 @@ class _Alignment:
         self.base, self.raw = list(base), list(raw)
         kinds: dict[object, int] = {}
         self._kinds = tuple(
-            [kinds.setdefault((signature(unit), unit.layer), len(kinds)) for unit in units] for units in (base, raw)
+            [kinds.setdefault((signature(unit), unit.in_all, unit.layer), len(kinds)) for unit in units]
+            for units in (base, raw)
         )
         self._fits: dict[tuple[int, int], bool] = {}
         self._joins: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}

@@ -13,6 +13,7 @@ from padiff.frameworks.tree import LiveTree
 from padiff.records import Choice, WeightEntry
 from padiff.weights.compose import compose
 from padiff.weights.fitting import UnitPair, in_part_order, part_role, tells_order
+from padiff.weights.joining import out_size
 from padiff.weights.sets import OpenSet, permuted
 from padiff.weights.units import UNKNOWN, Atom, Unit
 
@@ -193,7 +194,8 @@ def _interleavings(
 ) -> dict[tuple[str, int], tuple[int, str]]:
     """Numbers of heads to interleave by, with what to call it: as the attention says, or such as are usual; by what is
     the same for blocks of other widths."""
-    sizes = [part.main.neutral[0] for part in parts]
+    whole = pair.raw[0] if len(pair.base) > 1 else pair.base[0]
+    sizes = [out_size(part.main, whole.main) for part in parts]
     least = math.gcd(*sizes)
     equal = min(sizes) == max(sizes)
     attends = len(parts) == 3  # query, key and value, whatever they are called

@@ -52,7 +52,7 @@ def parent(unit: Unit) -> str:
 
 def fits(base: Unit, raw: Unit) -> bool:
     """Whether every tensor of one can go into its partner in the other."""
-    if base.required != raw.required or (base.made and raw.made and base.made != raw.made):
+    if base.required != raw.required or not return_as_much([base], raw):
         return False
     for role in base.required:
         one, two = base.atoms[role], raw.atoms[role]
@@ -65,6 +65,15 @@ def fits(base: Unit, raw: Unit) -> bool:
             if not merged and not (len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None):
                 return False
     return True
+
+
+def return_as_much(parts: Sequence[Unit], whole: Unit) -> bool:
+    """Whether some units returned together what one did, in their first calls or in all; also where that is not
+    known."""
+    if not whole.made or not all(part.made for part in parts):
+        return True
+    in_all = sum(part.in_all for part in parts)
+    return sum(part.made for part in parts) == whole.made or in_all == whole.in_all > 0
 
 
 def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:

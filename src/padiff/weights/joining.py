@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from padiff.weights.fitting import numbered_alike, parent, part_role
+from padiff.weights.fitting import numbered_alike, parent, part_role, return_as_much
 from padiff.weights.units import UNKNOWN, Atom, Unit
 from padiff.weights.words import likeness
 
@@ -47,7 +47,7 @@ def _sums(parts: Sequence[Unit], whole: tuple[int, ...]) -> bool:
 
 def _kernels_join(parts: Sequence[Unit], whole: Unit) -> bool:
     """Kernels, tables and tensors of more axes: every tensor of theirs adds up along its outputs."""
-    if not whole.main.shape or (whole.made and all(p.made for p in parts) and sum(p.made for p in parts) != whole.made):
+    if not whole.main.shape or not return_as_much(parts, whole):
         return False
     return all(_adds_up([part.atoms[role] for part in parts], whole.atoms[role]) for role in whole.required)
 

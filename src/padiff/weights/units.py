@@ -92,6 +92,8 @@ class Unit:
     """Its least and greatest element, the same in every layout; None where they say nothing."""
     made: int = 0
     """Number of elements its module returned when it first ran; 0 where unknown."""
+    in_all: int = 0
+    """The same of all its calls: one author may call it once for two pictures, the other once for each."""
     numbers: tuple[int, ...] = field(default=())
 
     @property
@@ -119,7 +121,8 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
     tensors = live.tensors()
     found = [replace(unit, values=_extremes(live, unit, tensors)) for unit in found]
     found = [
-        replace(unit, use=_first(unit, use), order=place, made=_made(unit, usage)) for place, unit in enumerate(found)
+        replace(unit, use=_first(unit, use), order=place, made=_of(unit, usage.made), in_all=_of(unit, usage.in_all))
+        for place, unit in enumerate(found)
     ]
     return _in_list_order(sorted(found, key=lambda unit: (unit.use, unit.order)))
 
@@ -247,11 +250,11 @@ def _extremes(live: LiveTree, unit: Unit, tensors: Mapping[str, Any]) -> tuple[f
     return None if least == greatest or not math.isfinite(least + greatest) else (least, greatest)
 
 
-def _made(unit: Unit, usage: Usage) -> int:
+def _of(unit: Unit, returned: Mapping[int, int]) -> int:
     """What a module of its own returned; a tensor that a larger module keeps says nothing of the kind, and a table
     may be looked up once for a whole batch."""
     own = unit.path == unit.node.path and not unit.node.children and unit.layer not in (None, "embedding")
-    return usage.made.get(unit.node.index, 0) if own else 0
+    return returned.get(unit.node.index, 0) if own else 0
 
 
 def _first(unit: Unit, use: Mapping[str, int]) -> float:
