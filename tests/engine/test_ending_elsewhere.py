@@ -179,3 +179,58 @@ def test_who_ends_elsewhere_and_is_given_the_wrong_thing_is_right() -> None:
     assert found is not None and found.op is not None
     assert (found.raw_path, found.phase) == ("layers.0", "forward"), str(found)
     assert (found.op.base, found.op.raw) == ("torch.Tensor.tanh", "torch.Tensor.relu")
+
+
+class Residual(nn.Module):
+    """Adds what it was given to what it makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 6), nn.Linear(6, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(self.up(x).tanh())
+
+
+class Residuals(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Residual() for _ in range(3)), nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Inner(nn.Module):
+    """Leaves that to who calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.widen, self.narrow = nn.Identity(), nn.Linear(8, 6), nn.Linear(6, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.narrow(self.widen(self.norm(x)).tanh())
+
+
+class Inners(nn.Module):
+    def __init__(self, forgotten: int) -> None:
+        super().__init__()
+        self.out, self.forgotten = nn.Linear(8, 2), forgotten
+        self.a, self.b, self.c = Inner(), Inner(), Inner()
+
+    def forward(self, x: Any) -> Any:
+        for place, one in enumerate((self.a, self.b, self.c)):
+            x = one(x) if place == self.forgotten else x + one(x)
+        return self.out(x)
+
+
+@pytest.mark.parametrize("forgotten", [1, 2])
+def test_what_comes_after_a_call_of_a_class_that_ends_elsewhere_as_a_rule(forgotten: int) -> None:
+    """Its likes show that the rest is left to the code around."""
+    assert padiff.compare(Residuals(), Inners(-1), X).aligned
+    result = padiff.compare(Residuals(), Inners(forgotten), X)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("", "forward"), str(result)
+    assert "missing residual" in {cause.name for cause in result.divergence.causes}

@@ -6,7 +6,7 @@ leaves out its last step returns such a thing, too: what is missing then could h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.going_along import Prints, told_apart
@@ -17,6 +17,18 @@ def first_cut_short(doubts: Sequence[Fault], base: StepTrace, raw: StepTrace) ->
     """The first raw call among these that ends too early; both ran with their ops watched."""
     ordered = sorted((one for one in doubts if one.found is not None), key=lambda one: one.raw.index)
     return next((one.raw.index for one in ordered if _cut_short(one, base, raw)), None)
+
+
+def not_as_a_rule(
+    doubts: Iterable[Fault], likes: Callable[[Fault], Sequence[Fault]], ending_elsewhere: frozenset[int]
+) -> list[Fault]:
+    """Those of which not all likes end elsewhere, as far as there are any: what is missing after the others was left
+    out by who calls them, as what comes after their likes is done there."""
+    return [one for one in doubts if not _all_in(likes(one), ending_elsewhere)]
+
+
+def _all_in(likes: Sequence[Fault], calls: frozenset[int]) -> bool:
+    return bool(likes) and all(like.raw.index in calls for like in likes)
 
 
 def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace) -> bool:

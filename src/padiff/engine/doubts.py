@@ -33,12 +33,15 @@ class Doubts:
         """Tensors of raw that were seen to be base's."""
         self._likes: defaultdict[tuple[str, str], list[Fault | None]] = defaultdict(list)
         """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
+        self._all: list[Fault] = []
+        """Whatever was in doubt, also of calls that were given something else."""
 
     def add(self, base: Call, call: Call, fault: Fault, *, misfed: bool) -> None:
         """A call that might end elsewhere returned something else; ``misfed`` says that it was given something else,
         too."""
         if self._innocent is not None and call.index in self._innocent:
             return
+        self._all.append(fault)
         if not misfed:
             self._likes[base.kind, call.kind].append(fault)
         if not self._open or not misfed:  # else what was doubtful before explains it
@@ -127,6 +130,14 @@ class Doubts:
         """Whether one inside returned more or less than base's, and what is around it as much as base's."""
         shapes = [doubt.comparison.outcome.reason == "shape" for doubt in (inner, outer)]
         return shapes == [True, False] and inner.raw.index not in self.given_another_size
+
+    def likes(self, doubt: Fault) -> list[Fault]:
+        """Other calls of the two classes that a doubtful one is of: they return something else than base's, too, and
+        nobody is wrong for it; none where one returns what base's does."""
+        rivals = {one.raw.index for one in self.rivals}
+        if None in self._likes[_sort(doubt)] or doubt.base.kind in CONTAINERS:
+            return []
+        return [one for one in self._all if _sort(one) == _sort(doubt) and one.raw.index not in rivals]
 
     def unlike_their_likes(self) -> list[Fault]:
         """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,

@@ -114,7 +114,11 @@ class LocalRun:
         for."""
         accused = {fault.raw.index for fault in self.faults}
         doubtful = (one.raw.index in self._blame.misfed or one.raw.index not in accused for one in self.rivals)
-        return len(self.rivals) > 1 or any(doubtful)
+        return len(self.rivals) > 1 or any(doubtful) or any(map(self.likes, self.rivals))
+
+    def likes(self, rival: Fault) -> Sequence[Fault]:
+        """Other calls of its two classes, if all return something else than base's."""
+        return self._blame.doubts.likes(rival)
 
     @property
     def lost(self) -> bool:

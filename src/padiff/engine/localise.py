@@ -15,7 +15,7 @@ from padiff.capture.session import Session
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
-from padiff.engine.cut_short import first_cut_short
+from padiff.engine.cut_short import first_cut_short, not_as_a_rule
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
@@ -138,9 +138,12 @@ def localise(
         run, found = fed(alike)
         if run.unsure and not half_way:
             watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
-            innocent = ending_elsewhere(run.rivals, watched)
+            likes = [like for one in run.rivals for like in run.likes(one)]
+            innocent = ending_elsewhere([*run.rivals, *likes], watched)
             if all(one.raw.index in innocent for one in run.rivals):
-                innocent -= {first_cut_short(run.rivals, watched, fed(alike, ops=WantedOps())[1])}
+                single = not_as_a_rule(run.rivals, run.likes, innocent)
+                if single:
+                    innocent -= {first_cut_short(single, watched, fed(alike, ops=WantedOps())[1])}
             run, found = fed(alike, innocent)
         return run, found
 
