@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -280,6 +281,15 @@ def test_a_bias_without_home_is_named(names: tuple[str, ...]) -> None:
     assert f"parameter 0.{names[0]}.bias of raw, shape [12], has no partner" in text
     assert "base module 0.q_proj (Linear) has no such parameter" in text
     assert f"1.{names[2]}.bias [12]" in text
+
+
+def test_a_weight_of_another_width_is_named_with_both_shapes() -> None:
+    """Its bias fits, so the layers belong together."""
+    base = torch.nn.Sequential(torch.nn.Linear(12, 10, bias=False), torch.nn.Tanh(), torch.nn.Linear(10, 12))
+    wide = torch.nn.Sequential(OrderedDict(up=torch.nn.Linear(12, 16, bias=False), down=torch.nn.Linear(16, 12)))
+    with pytest.raises(WeightError) as caught:
+        padiff.compare(base, wide, X)
+    assert "weight of base module 2 (Linear) has shape [12, 10], which does not fit" in str(caught.value)
 
 
 def test_of_joined_layers_the_one_without_a_bias_is_named() -> None:

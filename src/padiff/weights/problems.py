@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -64,7 +65,11 @@ def no_tensors(side: str, tensors: Sequence[tuple[Held, ModuleNode]]) -> WeightP
 
 
 def no_such(held: Held, of: str, other: ModuleNode) -> str:
-    return f"{of} module {other.path or '(model)'} ({other.kind}) has no such {held.role}"
+    module = f"{of} module {other.path or '(model)'} ({other.kind})"
+    sized = [spec.shape for spec in (*other.parameters, *other.buffers) if spec.name == held.name]
+    if sized and math.prod(sized[0]) != math.prod(held.spec.shape):
+        return f"{held.name} of {module} has shape {list(sized[0])}, which does not fit"
+    return f"{module} has no such {held.role}"
 
 
 def no_module(
