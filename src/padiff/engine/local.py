@@ -100,7 +100,7 @@ class LocalRun:
 
     @property
     def faults(self) -> list[Fault]:
-        """Filled when the run is over: forward first, then backward, each in the order of computation."""
+        """Filled by ``look`` and ``finish``: forward first, then backward, each in the order of computation."""
         return self._blame.faults
 
     @property
@@ -111,7 +111,7 @@ class LocalRun:
     @property
     def unsure(self) -> bool:
         """Whether there are several such, or one that was given the wrong thing, or that somebody else is accused
-        for."""
+        for, or whose likes all return something else than base's."""
         accused = {fault.raw.index for fault in self.faults}
         doubtful = (one.raw.index in self._blame.misfed or one.raw.index not in accused for one in self.rivals)
         return len(self.rivals) > 1 or any(doubtful) or any(map(self.likes, self.rivals))
@@ -404,11 +404,15 @@ class LocalRun:
             return None  # it is base's as it is
         return None if arranged is None else self._changed(arranged)
 
+    def look(self) -> None:
+        """Forward is over: who is to blame for what differs there."""
+        self._blame.look()
+
     def finish(self) -> None:
         """The run is over: who was to blame is decided."""
         self.compared.finish()
         self.silent.look()
-        self._blame.finish()
+        self._blame.look()
         faults = self.silent.without_lacking(self.faults)
         self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
 
