@@ -14,6 +14,9 @@ from padiff.records import Array, Call, Fault, Slot
 CONTAINERS = frozenset({"Sequential", "ModuleList", "LayerList", "ModuleDict", "LayerDict"})
 """Hold whatever they are given: two of them are not alike."""
 
+_SLIGHT = 1e-3
+"""Up to here, relative to their size, two tensors differ by an eps or a kernel, not by a step that is left out."""
+
 
 class Doubts:
     """What is in doubt in one run, as it goes."""
@@ -35,6 +38,8 @@ class Doubts:
         """The two classes of calls that may end elsewhere to what each of them was found to return: None: the same."""
         self._all: list[Fault] = []
         """Whatever was in doubt, also of calls that were given something else."""
+        self._slight: set[int] = set()
+        """Raw calls that were found wrong for so little that no step can be missing."""
 
     def add(self, base: Call, call: Call, fault: Fault, *, misfed: bool) -> None:
         """A call that might end elsewhere returned something else; ``misfed`` says that it was given something else,
@@ -105,6 +110,8 @@ class Doubts:
         beside = (doubt for doubt in self._open if doubt is last or not self._met.inside(doubt.raw, last.raw))
         self.rivals += beside
         found = self._innermost(last)
+        if _slightly(one, told):
+            self._slight.update(doubt.raw.index for doubt in self.rivals)
         self._open.clear()
         return None if self._innocent is None and self._goes_on_outside(found, one, told) else found
 
@@ -135,7 +142,8 @@ class Doubts:
         """Other calls of the two classes that a doubtful one is of: they return something else than base's, too, and
         nobody is wrong for it; none where one returns what base's does."""
         rivals = {one.raw.index for one in self.rivals}
-        if None in self._likes[_sort(doubt)] or doubt.base.kind in CONTAINERS:
+        slight = doubt.raw.index in self._slight
+        if slight or None in self._likes[_sort(doubt)] or doubt.base.kind in CONTAINERS:
             return []
         return [one for one in self._all if _sort(one) == _sort(doubt) and one.raw.index not in rivals]
 
@@ -158,6 +166,14 @@ def _sort(doubt: Fault) -> tuple[str, str]:
 
 def _size(doubt: Fault) -> int:
     return -1 if doubt.found is None else doubt.found.size
+
+
+def _slightly(one: Slot, told: Slot) -> bool:
+    """Whether two tensors hold nearly the same numbers, in whatever order."""
+    left, right = (np.sort(slot.value.numpy(), axis=None) for slot in (one, told))
+    if left.size != right.size or not left.size or left.dtype.kind != "f":
+        return False
+    return bool(np.abs(left - right).max() <= _SLIGHT * np.sqrt(np.mean(np.square(left, dtype=np.float64))))
 
 
 def longer(fault: Fault) -> bool:
