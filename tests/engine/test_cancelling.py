@@ -62,6 +62,24 @@ def test_activations_far_from_zero(name: str, sides: tuple[Any, Any]) -> None:
         assert (divergence.raw_path if divergence else None) == ("1" if off else None)
 
 
+@pytest.mark.parametrize("sides", SIDES, ids=NAMES)
+def test_numbers_that_are_all_the_same_less_their_mean(sides: tuple[Any, Any]) -> None:
+    def made(framework: Any) -> Any:
+        torch.manual_seed(0)
+        paddle.seed(0)
+        if framework is torch:
+            layers = torch.nn.Conv1d(3, 8, 3, padding=1), torch.nn.InstanceNorm1d(8, affine=True)
+            return torch.nn.Sequential(*layers, torch.nn.Conv1d(8, 4, 1))
+        layers = paddle.nn.Conv1D(3, 8, 3, padding=1), paddle.nn.InstanceNorm1D(8)
+        return paddle.nn.Sequential(*layers, paddle.nn.Conv1D(8, 4, 1))
+
+    base, raw = (made(framework) for framework in sides)
+    values = np.random.default_rng(0).uniform(-0.6, 0.6, 8).astype("float32")
+    with torch.no_grad(), paddle.no_grad():
+        base[0].bias.copy_(torch.from_numpy(values)) if sides[0] is torch else base[0].bias.set_value(values)
+    assert padiff.compare(base, raw, np.zeros((4, 3, 17), "float32")).aligned
+
+
 class TorchOwn(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         return torch.expm1(x) + torch.log1p(x.abs())

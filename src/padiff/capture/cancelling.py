@@ -29,6 +29,8 @@ APPROXIMATED = 3.0
 the last place apart (tanh and erf of torch 2.13 and paddle 3.3)."""
 AVERAGED = 3.0
 """So many times that of a variance, which is left of two means, each a sum of many."""
+SOME = 4096
+"""So many numbers of a group will do for its mean and its variance."""
 _SELU = 1.7580993408473766
 _FLOAT32 = float(np.finfo(np.float32).eps)
 
@@ -56,19 +58,41 @@ def _subtracted(result: Array, given: Sequence[Any]) -> Array:
     return np.where(result != 0, APPROXIMATED * _given(result, given), 0.0)
 
 
-def _in_groups(result: Array, given: Sequence[Any], signs: Signs) -> Array:
-    """A variance that is the mean of squares less the square of the mean: what it loses, a whole group gains or
-    loses."""
-    values, groups, *more = given
-    last = bool(more) and str(more[0]).endswith("C")
+def _in_groups(result: Array, given: Sequence[Any], signs: Signs) -> Array | None:
+    """A variance that is the mean of squares less the square of the mean: what it loses, a whole group gains or loses.
+    ``given`` are the values, the number of groups, and the layout."""
+    values, groups, layout = (*given, "")[:3]
+    last = str(layout).endswith("C")
     shown = np.moveaxis(values, -1, 1) if last else values
     rows = shown.reshape(shown.shape[0], int(groups), -1)
-    squares, means = np.square(rows).mean(-1, keepdims=True), rows.mean(-1, keepdims=True)
-    spread = np.square(rows - means).mean(-1, keepdims=True)
-    shares = AVERAGED * squares / np.maximum(spread, _FLOAT32 * squares) * signs(means.size).reshape(means.shape)
-    share = np.broadcast_to(shares, rows.shape).reshape(shown.shape)
+    means, spread = _spread(rows)
+    squares = spread + np.square(means)
+    lost = AVERAGED * squares / np.maximum(spread, _FLOAT32 * squares)
+    if _rms(lost) * LEFT < 1.0:
+        return None
+    lost = lost * signs(lost.size).reshape(lost.shape)
+    share = np.broadcast_to(lost, rows.shape).reshape(shown.shape)
     found: Array = result * (np.moveaxis(share, 1, -1) if last else share)
     return found
+
+
+def _centred(result: Array, given: Sequence[Any], signs: Signs) -> Array | None:
+    """What is left of the numbers of a channel, less their mean, where they are all the same. ``given`` are the values,
+    what is added to their variance, and whether these are their own."""
+    values, eps, own = (*given, True)[:3]
+    means, spread = _spread(values.reshape(*values.shape[:2], -1))
+    size = np.abs(means) / np.sqrt(spread + eps)
+    if not own or not _rms(result) < LEFT * _rms(size):
+        return None
+    spread_out = np.broadcast_to(size, (*size.shape[:2], math.prod(values.shape[2:]))).reshape(result.shape)
+    found: Array = spread_out * signs(result.size).reshape(result.shape)
+    return found
+
+
+def _spread(rows: Array) -> tuple[Array, Array]:
+    """Means and variances along the last axis, of some of many numbers."""
+    some = rows[..., :: max(1, rows.shape[-1] // SOME)].astype(np.float64)
+    return some.mean(-1, keepdims=True), some.var(-1, keepdims=True)
 
 
 INSIDE: dict[str, Inside] = {
@@ -84,6 +108,15 @@ INSIDE: dict[str, Inside] = {
 """How large the numbers are that functions work with, by kind: from what they return, and what they are given. What is
 exact in any formula stays: ``log(1)``, ``x - x``. A difference is computed in its own dtype, all else in float32 where
 that is wider."""
+NORMS: dict[str, Callable[[Array, Sequence[Any], Signs], Array | None]] = {
+    "group_norm": _in_groups,
+    "instance_norm": _centred,
+}
+"""The same with its signs, of which numbers that belong together have one; None where nothing is lost."""
+_NEVER_EXACT = frozenset({"softplus", "instance_norm"})
+_BESIDE_GIVEN = frozenset({"sub", "mish"})
+"""Kinds that work with numbers as large as what they are given; all others with such as are about one."""
+_ONE = 2.0
 SLOPES = frozenset({"mish", "group_norm"})
 """Kinds whose slope is left of the same numbers, so that gradients lose as large a share as what is returned. That of
 all others is of the size of what they work with."""
@@ -117,34 +150,42 @@ class _Cancelling:
 
     def _move(self, kind: str, given: Sequence[Any], output: Any) -> None:
         adapter, jitter = self._adapter, self._jitter
-        if kind == "sub" and not self._cancels(given, output):
+        if not self._may_cancel(kind, given, output):
             return
         result = adapter.to_numpy(output)
-        work = result.astype(np.float64)
-        arrays = [adapter.to_numpy(one).astype(np.float64) if adapter.is_tensor(one) else one for one in given]
+        arrays = [adapter.to_numpy(one) if adapter.is_tensor(one) else one for one in given]
         with np.errstate(all="ignore"):
-            size = self._signed(kind, work, arrays)
-            if not _rms(work) < LEFT * _rms(size) or (kind != "softplus" and whole(result)):
+            size = self._signed(kind, result, arrays)
+            if size is None or not _rms(result) < LEFT * _rms(size):
+                return
+            if kind not in _NEVER_EXACT and whole(result):
                 return
             own = spacing_of(result.dtype, constants=False)
             step = LOST * (max(own, jitter.narrow) if kind == "sub" else min(own, _FLOAT32))
             lost = np.where(np.isfinite(size), step * size, 0.0)
-            share = np.where(work != 0, lost / work, 0.0)
+            moved = (result + lost).astype(result.dtype)
+            share = np.where(result != 0, lost / result.astype(np.float64), 0.0) if kind in SLOPES else None
         jitter.cancelled = True
-        adapter.swap_elements(output, in_place_of(self._live, output, (work + lost).astype(result.dtype)))
-        if kind in SLOPES:
+        adapter.swap_elements(output, in_place_of(self._live, output, moved))
+        if share is not None:
             adapter.on_gradient(output, lambda gradient: _multiplied(adapter.to_numpy(gradient), share))
 
-    def _signed(self, kind: str, result: Array, given: Sequence[Any]) -> Array:
+    def _signed(self, kind: str, result: Array, given: Sequence[Any]) -> Array | None:
         """What is lost, in units of the last place of one: up or down at random."""
         signs = self._jitter.signs
-        if kind == "group_norm":
-            return _in_groups(result, given, signs)
-        found: Array = INSIDE[kind](result, given) * signs(result.size).reshape(result.shape)
+        if kind in NORMS:
+            return NORMS[kind](result, given, signs)
+        work = result.astype(np.float64)
+        wide = [one.astype(np.float64) if isinstance(one, np.ndarray) else one for one in given]
+        found: Array = INSIDE[kind](work, wide) * signs(work.size).reshape(work.shape)
         return found
 
-    def _cancels(self, given: Sequence[Any], output: Any) -> bool:
-        """Whether a difference is small beside what is subtracted; most are not, and nothing of them is copied."""
+    def _may_cancel(self, kind: str, given: Sequence[Any], output: Any) -> bool:
+        """Whether a result is small beside what it is made of; most are not, and nothing of them is copied."""
+        if kind in NORMS:
+            return not self._adapter.elsewhere(output)
+        if kind not in _BESIDE_GIVEN:
+            return self._size(output) < LEFT * _ONE
         sizes = [self._size(one) for one in given[:2] if self._adapter.is_tensor(one)]
         return 0.0 < self._size(output) < LEFT * max(sizes, default=0.0)
 

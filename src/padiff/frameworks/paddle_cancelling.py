@@ -22,18 +22,19 @@ _KERNELS = {
     "logsigmoid": "softplus",
     "mish": "mish",
     "erfinv": "erfinv",
+    "group_norm": "group_norm",
+    "instance_norm": "instance_norm",
     "tanh_shrink": "sub",
     "subtract": "sub",
 }
 """Compiled ops by name, and which kind they are of."""
 _METHODS = ("__sub__", "__rsub__")
-_GROUPED = (0, 4, 5)
-"""Where a norm of groups is given its input, the number of groups and the layout."""
+_POSITIONS = {"group_norm": (0, 4, 5), "instance_norm": (0, 3)}
+"""Where norms are given what ``capture.cancelling`` asks for."""
 
 
 @functools.cache
 def patches() -> tuple[Patch, ...]:
-    kernels = {name: telling(kind, Unseen) for name, kind in _KERNELS.items()}
-    kernels["group_norm"] = telling("group_norm", Unseen, _GROUPED)
+    kernels = {name: telling(kind, Unseen, _POSITIONS.get(kind)) for name, kind in _KERNELS.items()}
     methods = [(paddle.Tensor, name, telling("sub", Unseen)) for name in _METHODS]
     return (*places_of(kernels), *methods)

@@ -10,6 +10,8 @@ import torch
 from padiff.frameworks.cancelling_ops import telling
 from padiff.frameworks.patches import Patch
 
+_POSITIONS = {"group_norm": (0, 1), "instance_norm": (0, 7, 5)}
+"""Where norms are given what ``capture.cancelling`` asks for."""
 _FUNCTIONS: tuple[tuple[Any, str, str], ...] = (
     (torch._C._nn, "elu elu_", "elu"),
     (torch, "celu celu_", "elu"),
@@ -17,6 +19,7 @@ _FUNCTIONS: tuple[tuple[Any, str, str], ...] = (
     (torch.nn.functional, "softplus logsigmoid", "softplus"),
     (torch._C._nn, "mish mish_", "mish"),
     (torch, "group_norm", "group_norm"),
+    (torch, "instance_norm", "instance_norm"),
     *(
         (owner, names, kind)
         for owner in (torch, torch.Tensor, torch.special)
@@ -31,7 +34,7 @@ _FUNCTIONS: tuple[tuple[Any, str, str], ...] = (
 @functools.cache
 def patches() -> tuple[Patch, ...]:
     return tuple(
-        (owner, name, telling(kind, torch._C.DisableTorchFunction))
+        (owner, name, telling(kind, torch._C.DisableTorchFunction, _POSITIONS.get(kind)))
         for owner, names, kind in _FUNCTIONS
         for name in names.split()
         if hasattr(owner, name)
