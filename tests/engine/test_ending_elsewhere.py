@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import padiff
+from tests.engine.test_crossings import counted
 
 X = np.random.default_rng(0).normal(size=(3, 8)).astype("float32")
 
@@ -83,6 +84,16 @@ def test_the_first_that_base_computes_nowhere(wrong: str, path: str) -> None:
     result = padiff.compare(Pictures(), Port(wrong), X)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == (path, "forward"), str(result)
+
+
+def test_a_run_that_leaves_something_in_doubt_does_not_go_back() -> None:
+    raw = Port("2")
+    calls = counted(raw)
+    backwards: list[int] = []
+    raw.layers[0].weight.register_hook(lambda _: backwards.append(1))
+    result = padiff.compare(Pictures(), raw, X)
+    assert result.divergence is not None and result.divergence.raw_path == "out.2"
+    assert len(calls) > len(backwards) == 2  # by itself, and fed base's tensors once nothing is in doubt
 
 
 @pytest.mark.parametrize(("wrong", "path"), [("all", "out.0"), ("0", "out.0"), ("1", "out.1"), ("2", "out.2")])

@@ -6,7 +6,7 @@ the code around it, or of a call further out that passed it on. Some of that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,8 @@ class Blame:
         self._idle: set[Sort | tuple[int, int]] = set()
         """Sorts of such inputs, and such inputs, with which some call returned what base's did: they differ in form
         only."""
+        self._idle_in_doubt: set[Sort | tuple[int, int]] = set()
+        """The same of calls that are in doubt when somebody looks."""
         self._in_doubt: list[int] = []
         """Raw calls that returned something else, and may just end elsewhere."""
         self.unreplaced: set[int] = set()
@@ -104,14 +106,14 @@ class Blame:
         if wrong:
             self._in_doubt.append(call.index)
         else:
-            self._without_matter(call.index)
+            self._idle.update(self._idle_of(call.index))
 
-    def _without_matter(self, index: int) -> None:
-        if index not in self.faulty:
-            for excuse in self._excuses.get(index, ()):
-                self._idle.add(excuse.sort)
-                if excuse.tensors != NOTHING:
-                    self._idle.add(excuse.tensors)
+    def _idle_of(self, index: int) -> Iterator[Sort | tuple[int, int]]:
+        """What a call was given besides, where it did nothing wrong with it."""
+        for excuse in self._excuses.get(index, ()) if index not in self.faulty else ():
+            yield excuse.sort
+            if excuse.tensors != NOTHING:
+                yield excuse.tensors
 
     def cut(
         self,
@@ -347,12 +349,16 @@ class Blame:
                 return base, blamed
         return self.met.beside(call) or call, call
 
-    def finish(self) -> None:
-        """Of what calls were given besides, the outermost that never went well is to blame for what went wrong
-        inside."""
-        for index in self._in_doubt:
-            if index not in self.doubts.given_another_size:
-                self._without_matter(index)
+    def look(self) -> None:
+        """Find the faults of what was seen so far. Of what calls were given besides, the outermost that never went well
+        is to blame for what went wrong inside."""
+        self.faults.clear()
+        self._idle_in_doubt = {
+            one
+            for index in self._in_doubt
+            if index not in self.doubts.given_another_size
+            for one in self._idle_of(index)
+        }
         mattering = [next(filter(self._matters, excuses), None) for _, excuses in self._accused]
         sure = {_sort_of(fault) for (fault, _), excuse in zip(self._accused, mattering, strict=True) if excuse is None}
         for (fault, _), excuse in zip(self._accused, mattering, strict=True):
@@ -374,7 +380,8 @@ class Blame:
 
     def _matters(self, excuse: Excuse) -> bool:
         """Whether no call is known to have returned the right thing though it was given that."""
-        return excuse.sort not in self._idle and excuse.tensors not in self._idle
+        idle = self._idle, self._idle_in_doubt
+        return not any(excuse.sort in known or excuse.tensors in known for known in idle)
 
 
 def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:

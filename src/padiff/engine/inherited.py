@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from padiff.engine.beside import resized
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.trips import of_extra_calls
 from padiff.records import Call, Comparison, Fault
+
+_AT_THE_END = sys.maxsize
+"""After all calls."""
 
 if TYPE_CHECKING:  # it asks for the first two
     from padiff.engine.localise import Located
@@ -25,6 +29,33 @@ def without_inherited(faults: Iterable[Fault], comparisons: Iterable[Comparison]
         if fault.phase == "forward" and followed and fault.raw.index not in told:
             around |= outward(fault.raw.parent, parents)
     return [fault for fault in faults if fault.phase != "backward" or fault.between or fault.raw.index not in around]
+
+
+def without_wrong_code(faults: Iterable[Fault], paired: Container[int], calls: Iterable[Call]) -> list[Fault]:
+    """Without gradients that come back through code which is wrong in forward already: they are another code's.
+    ``paired`` are the raw calls with a partner; the code of others is that of the call around them."""
+    parents, faults = parents_of(calls), list(faults)
+
+    def whose(fault: Fault) -> int:
+        index = fault.raw.index
+        while index not in paired and index in parents:
+            index = parents[index]
+        return index
+
+    wrong: dict[int, int] = {}
+    """Call to the last of those inside that are given something wrong by its code; itself returns it."""
+    for fault in faults:
+        if fault.phase == "forward":
+            owner, last = whose(fault), fault.after.index if fault.between and fault.after is not None else _AT_THE_END
+            wrong[owner] = max(last, wrong.get(owner, -1))
+
+    def follows(fault: Fault) -> bool:
+        if fault.phase == "forward" or fault.comparison.outcome.reason != "values":
+            return False
+        last = wrong.get(whose(fault), -1)
+        return last == _AT_THE_END or (fault.between and fault.after is not None and fault.after.index < last)
+
+    return [fault for fault in faults if not follows(fault)]
 
 
 def not_made_of(faults: list[Fault], unreplaced: frozenset[int], calls: Iterable[Call]) -> list[Fault]:

@@ -19,7 +19,6 @@ from padiff.engine.watched_again import (
     Seen,
     Watched,
     looking_into_borders,
-    noise_inside,
     ops_of,
     own_calls,
     place_of,
@@ -109,7 +108,7 @@ def _culprit(fault: Fault, scenes: Scenes, watched: Watched) -> Culprit | None:
     if not all(code or any(not one.child for one in events) for code, events in zip(coded, sides, strict=True)):
         return None  # a layer of the framework's that was not seen into: what the other side does first says nothing
     noise = (
-        OpNoise(partial(noise_inside, scenes, place, base), ops_of(base)).of
+        OpNoise(partial(watched.noise_at, place), ops_of(base)).of
         if scenes.recorded is None
         else scenes.recorded.noise.get
     )

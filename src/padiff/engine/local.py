@@ -100,7 +100,7 @@ class LocalRun:
 
     @property
     def faults(self) -> list[Fault]:
-        """Filled when the run is over: forward first, then backward, each in the order of computation."""
+        """Filled by ``look`` and ``finish``: forward first, then backward, each in the order of computation."""
         return self._blame.faults
 
     @property
@@ -400,11 +400,15 @@ class LocalRun:
             return None  # it is base's as it is
         return None if arranged is None else self._changed(arranged)
 
+    def look(self) -> None:
+        """Forward is over: who is to blame for what differs there."""
+        self._blame.look()
+
     def finish(self) -> None:
         """The run is over: who was to blame is decided."""
         self.compared.finish()
         self.silent.look()
-        self._blame.finish()
+        self._blame.look()
         faults = self.silent.without_lacking(self.faults)
         self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
 

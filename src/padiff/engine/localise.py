@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,20 +13,20 @@ from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import perturbed
 from padiff.capture.replay import Replay
 from padiff.capture.session import Session
+from padiff.capture.state import spared_collector
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
-from padiff.engine.cut_short import first_cut_short
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
-from padiff.engine.going_along import ending_elsewhere
-from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited
+from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited, without_wrong_code
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
 from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
 from padiff.engine.state import State
+from padiff.engine.until_sure import Doubtful, Ran, Sorts, UntilSure
 from padiff.engine.where_they_lie import gap
 from padiff.records import (
     Call,
@@ -92,7 +92,7 @@ def localise(
     raise: what it does until then is looked at. ``earlier`` is the same with other inputs, whose noise will do; ``ops``
     says which ops are recorded, too, and ``buffers`` that what the runs leave in buffers is copied.
     """
-    backward = backward and job.backward
+    backward, wanted = backward and job.backward, ops
     left: list[Mapping[str, Value]] = []
     reference = reference_of(job, base, step, backward=backward, ops=ops, left=left if buffers else None)
     noise: Noise | None = None
@@ -111,11 +111,7 @@ def localise(
         calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
         return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
-    def fed(
-        alike: frozenset[Hashable] = frozenset(),
-        innocent: frozenset[int] | None = None,
-        ops: WantedOps | None = ops,
-    ) -> tuple[LocalRun, StepTrace]:
+    def fed(alike: Sorts, innocent: frozenset[int] | None, doubtful: Doubtful | None, *, ops: bool = False) -> Ran:
         run = LocalRun(
             reference,
             beside(alike),
@@ -129,30 +125,33 @@ def localise(
         del left[1:]
         if half_way:
             found = _up_to_exception(raw, step, job, run, backward)
-        else:
-            found = _fed(raw, step, job, 1, run, backward=backward, ops=ops, left=left if buffers else None)
+            run.finish()
+            return Ran(run, found, alike, innocent, whole=True)
+        stopped = False
+
+        def stop(trace: StepTrace) -> bool:
+            nonlocal stopped
+            run.look()
+            stopped = doubtful is not None and doubtful(Ran(run, trace, alike, innocent, whole=False))
+            return stopped
+
+        found = _fed(
+            raw,
+            step,
+            job,
+            1,
+            run,
+            backward=backward,
+            ops=WantedOps() if ops else wanted,
+            left=left if buffers else None,
+            stop=stop,
+        )
         run.finish()
-        return run, found
+        return Ran(run, found, alike, innocent, whole=not stopped)
 
-    def judged_by_base(alike: frozenset[Hashable] = frozenset()) -> tuple[LocalRun, StepTrace]:
-        """Where calls are in doubt, those that return something which base computes as well are none."""
-        run, found = fed(alike)
-        if run.unsure and not half_way:
-            watched = _fed(base, step, job, 0, None, backward=False, ops=WantedOps())
-            innocent = ending_elsewhere(run.rivals, watched)
-            if all(one.raw.index in innocent for one in run.rivals):
-                innocent -= {first_cut_short(run.rivals, watched, fed(alike, ops=WantedOps())[1])}
-            run, found = fed(alike, innocent)
-        return run, found
-
-    run, found = judged_by_base()
-    alike = run.elsewhere.in_question(run.faults, found.calls)
-    if alike:
-        other = judged_by_base(alike)
-        if other[0].elsewhere.settled(alike, other[0].faults, other[1].calls):
-            run, found = other
-        else:
-            alike = frozenset()
+    watched = None if half_way else partial(_fed, base, step, job, 0, None, backward=False, ops=WantedOps())
+    ran = UntilSure(fed, watched).run()
+    run, found, alike = ran.run, ran.trace, ran.alike
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
     def state(noise: Noise | None) -> list[Comparison]:
@@ -164,7 +163,8 @@ def localise(
             judged += known.tensors("gradient", "parameter", trace.parameter_gradients, found.parameter_gradients)
         return judged
 
-    run.faults[:] = without_inherited(run.faults, run.compared.comparisons, found.calls)
+    own = without_inherited(run.faults, run.compared.comparisons, found.calls)
+    run.faults[:] = without_wrong_code(own, {call.index for _, call in run.pairs}, found.calls)
     judged = state(noise)
     if reference.gradients_later:
         if unsettled(run.faults, judged):
@@ -289,18 +289,26 @@ def _fed(
     backward: bool,
     ops: WantedOps | None = None,
     left: list[Mapping[str, Value]] | None = None,
+    stop: Callable[[StepTrace], bool] | None = None,
 ) -> StepTrace:
-    """One of the models again, 0 for base, with what a feeder gives it; it is afterwards as it was before."""
+    """One of the models again, 0 for base, with what a feeder gives it; it is afterwards as it was before. ``stop`` is
+    asked after forward whether that is all."""
     with session.again():
-        trace = session.run(
-            step,
-            job.arguments()[side],
-            loss_fn=job.losses[side],
-            backward=backward,
-            feeder=feeder,
-            hooks=ops is not None,
-            ops=ops,
-        )
+        with (
+            spared_collector(),
+            session.begun(
+                step,
+                job.arguments()[side],
+                loss_fn=job.losses[side],
+                backward=backward,
+                feeder=feeder,
+                hooks=ops is not None,
+                ops=ops,
+            ) as running,
+        ):
+            trace = running.forward()
+            if stop is None or not stop(trace):
+                trace = running.backward()
         set_apart(session.live, trace)
         if left is not None:
             left.append(session.buffers_of(trace))

@@ -100,6 +100,7 @@ class Watched:
         )
         self._expected = [place for place in places if place is not None]
         self._seen: dict[Place, tuple[Seen, Seen]] = {}
+        self._noise: dict[Place, Mapping[int, float]] = {}
 
     def at(self, place: Place) -> tuple[Seen, Seen]:
         """What was seen of both sides' code there."""
@@ -115,6 +116,13 @@ class Watched:
             except Exception:  # the model's own, maybe beyond this place
                 self._run([place])
         return self._seen[place]
+
+    def noise_at(self, place: Place) -> Mapping[int, float]:
+        """How far rounding moves what base's ops return there; one run tells it of all places that have been seen."""
+        if place not in self._noise:
+            seen = {one: base for one, (base, _) in self._seen.items() if _as_one(one, place)}
+            self._noise |= noise_inside(self._scenes, seen)
+        return self._noise[place]
 
     def _run(self, places: Sequence[Place]) -> None:
         assert self._scenes.feeder is not None
@@ -180,18 +188,22 @@ def seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> Seen:
     return Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
 
 
-def noise_inside(scenes: Scenes, place: Place, base: Seen) -> dict[int, float]:
+def noise_inside(scenes: Scenes, seen: Mapping[Place, Seen]) -> dict[Place, dict[int, float]]:
     """How far rounding moves what base's ops return: they run again, in the same order, on shaken tensors."""
     jitter = Jitter(scenes.job.tolerance.narrow)
     feeder = LocalRun(
         scenes.reference, Itself(scenes.reference.trace), Tolerance(mode="auto"), backward=False, change=jitter
     )
+    forward = {place: replace(place, backward=False) for place in seen}
     try:
         with perturbed(scenes.base.live, jitter, {}):
-            forward = replace(place, backward=False)
-            shaken = run_watched(scenes, 0, feeder, [forward])[forward]
+            shaken = run_watched(scenes, 0, feeder, list(forward.values()))
     except Exception:  # the model's own: it ran through on what it was really given
-        return {}
+        return {place: {} for place in seen}
+    return {place: _moved(base, shaken[forward[place]]) for place, base in seen.items()}
+
+
+def _moved(base: Seen, shaken: Seen) -> dict[int, float]:
     found: dict[int, float] = {}
     for one, other in zip(ops_of(base), ops_of(shaken), strict=False):
         for mine, moved in zip(one.outputs, other.outputs, strict=False):

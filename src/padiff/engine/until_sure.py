@@ -1,0 +1,87 @@
+"""Raw, fed base's tensors, as often as it takes until nothing is in doubt that a run can tell.
+
+All such doubts are about forward. So a run that leaves one ends before backward, and the next knows more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from padiff.engine.cut_short import first_cut_short
+from padiff.engine.going_along import ending_elsewhere
+from padiff.engine.local import LocalRun
+from padiff.records import StepTrace
+
+Sorts = frozenset[Hashable]
+"""Of calls that are taken to begin where base's do (see ``Elsewhere``)."""
+
+
+class Ran(NamedTuple):
+    """A run of raw that was fed."""
+
+    run: LocalRun
+    trace: StepTrace
+    alike: Sorts
+    innocent: frozenset[int] | None
+    """Raw calls of which it was known that they end elsewhere."""
+    whole: bool
+    """Whether it ran to its end, backward where that is wanted."""
+
+    @property
+    def in_question(self) -> Sorts:
+        """Sorts of calls that may begin elsewhere, and in which something is wrong if they do."""
+        return self.run.elsewhere.in_question(self.run.faults, self.trace.calls)
+
+    @property
+    def answered(self) -> bool:
+        """Whether calls that were taken to begin where base's do turn out to."""
+        return self.run.elsewhere.settled(self.alike, self.run.faults, self.trace.calls)
+
+
+Doubtful = Callable[[Ran], bool]
+"""Says after forward whether another run has to tell."""
+
+
+class Feeding(Protocol):
+    """Runs raw once."""
+
+    def __call__(
+        self, alike: Sorts, innocent: frozenset[int] | None, doubtful: Doubtful | None, *, ops: bool = False
+    ) -> Ran:
+        """``ops`` asks for those of modules' own code."""
+        ...
+
+
+@dataclass
+class UntilSure:
+    """What raw does with base's tensors, once it is known which calls begin and end where base's do."""
+
+    fed: Feeding
+    base: Callable[[], StepTrace] | None
+    """Runs base forward with its ops watched; None where it is not to be asked."""
+    _watched: StepTrace | None = field(default=None, init=False)
+
+    def run(self) -> Ran:
+        found = self._judged_by_base(frozenset(), lambda ran: bool(ran.in_question))
+        alike = found.in_question
+        if alike:
+            other = self._judged_by_base(alike, lambda ran: not ran.answered)
+            if other.answered:
+                return other
+        return found if found.whole else self.fed(found.alike, found.innocent, None)
+
+    def _judged_by_base(self, alike: Sorts, doubtful: Doubtful) -> Ran:
+        """Where calls are in doubt, those that return something which base computes as well are none."""
+        found = self.fed(alike, None, lambda ran: ran.run.unsure or doubtful(ran))
+        if not found.run.unsure or self.base is None:
+            return found
+        if self._watched is None:
+            self._watched = self.base()
+        rivals = found.run.rivals
+        innocent = ending_elsewhere(rivals, self._watched)
+        if all(one.raw.index in innocent for one in rivals):
+            watched = self.fed(alike, None, lambda _: True, ops=True).trace
+            innocent -= {first_cut_short(rivals, self._watched, watched)}
+        return self.fed(alike, innocent, doubtful)
