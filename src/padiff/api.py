@@ -97,7 +97,7 @@ def compare(
         matching = match(job, run=True, lazily=repeatable)
 
         def run(matching: Matching) -> tuple[Result, Matching]:
-            if copies:
+            if copies and matching.by_base is None:
                 _fits(matching)
                 copy_weights(job, matching.plan)
             shown.now("running and comparing")

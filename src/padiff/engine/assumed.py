@@ -1,7 +1,8 @@
-"""Raw is filled before anybody has seen in which order it uses its tensors, and its first run tells whether rightly.
+"""How both models use their tensors is seen in the runs in which they are compared, and raw is filled between them.
 
-Most models use their tensors in the order in which they define them. So that order is taken for granted, and raw runs
-beside base as if all were known, and is watched. When its forward is over, the plan is made again of what was seen.
+Base runs first, and is watched. Raw has to be filled before anybody has seen it run. Most models use their tensors in
+the order in which they define them. So that order is taken for granted, and raw runs beside base as if all were known,
+and is watched. When its forward is over, the plan is made again of what was seen.
 Mostly the same tensors come from the same places, and nothing has to run twice. Only where they don't, raw is filled
 anew and runs again. Which modules belong together is told by what was seen in any case.
 """
@@ -33,14 +34,49 @@ class Mistaken(Exception):
 
 
 class Trial:
-    """The first run of raw, on what is assumed."""
+    """The first runs of base and of raw, on what is assumed."""
 
     def __init__(self, job: Job, matching: Matching, matched: Matched, base: Session, raw: Session) -> None:
-        assert matching.by_use is not None
-        self._job, self._assumed, self._matched, self._base, self._raw = job, matching, matched, base, raw
-        self._by_use = matching.by_use
+        self._job, self._matched, self._base, self._raw = job, matched, base, raw
+        self._assumed = matching
+        self._unfilled = matching.by_base is not None
         self.found: Matching | None = None
         """What is known, once raw has run."""
+
+    @property
+    def held(self) -> Matching:
+        """What all stands on, as far as is known."""
+        return self.found or self._assumed
+
+    @property
+    def knows_base(self) -> bool:
+        """Whether base has been seen using its tensors."""
+        return self._assumed.by_base is None
+
+    def run_base(self, step: int, arguments: Arguments, *, backward: bool) -> StepTrace:
+        """Base's forward, then what it says, then backward; raw can be filled afterwards."""
+        by_base, watch = self._assumed.by_base, UseWatch(self._job.base)
+        assert by_base is not None
+        with (
+            spared_collector(),
+            self._base.begun(step, arguments, loss_fn=self._job.losses[0], backward=backward) as running,
+        ):
+            try:
+                with watch.watching():
+                    seen = running.forward()
+            except Exception as error:
+                watch.goes_on_as_defined()
+                raise Mistaken(by_base(watch.usage(), error)) from error
+            self._assumed = known = by_base(watch.usage(_returned(seen)), None)
+            self.found = known if known.by_use is None else None
+            self._stands(seen, known)
+            return running.backward()
+
+    def fill(self) -> None:
+        """Fill raw, if that waited for base."""
+        if self._unfilled:
+            self._unfilled = False
+            self._fill_anew()
 
     def run(
         self,
@@ -54,6 +90,8 @@ class Trial:
         """Raw's forward, then what it says, then backward; ``beside`` makes who is told of it all, when it is known
         what belongs together. None where raw was filled wrongly: it is as before then, and filled rightly."""
         job, raw, late, watch = self._job, self._raw, Late(), UseWatch(self._job.raw)
+        by_use = self._assumed.by_use
+        assert by_use is not None
         with (
             spared_collector(),
             raw.begun(step, arguments, loss_fn=job.losses[1], backward=backward, observer=late) as running,
@@ -65,7 +103,8 @@ class Trial:
                 self.found = self._assumed
                 late.hand_on(beside())
                 raise
-            if self._stands(base, self._by_use(watch.usage(_returned(seen)))):
+            self.found = by_use(watch.usage(_returned(seen)))
+            if self._stands(base, self.found):
                 late.hand_on(beside())
                 return running.backward()
         raw.fill_anew(self._fill)
@@ -73,16 +112,21 @@ class Trial:
 
     def look_first(self, base: StepTrace, arguments: Arguments) -> None:
         """Have raw run just to see how it uses its tensors."""
+        by_use = self._assumed.by_use
+        assert by_use is not None
         usage, error = first_use(self._job.raw, arguments)
-        found = self._assumed if error is not None else self._by_use(usage)
-        if not self._stands(base, found):
-            self._raw.stand_ready()
-            self._raw.fill_anew(self._fill)
+        self.found = self._assumed if error is not None else by_use(usage)
+        if not self._stands(base, self.found):
+            self._fill_anew()
+
+    def _fill_anew(self) -> None:
+        """Before raw has run."""
+        self._raw.stand_ready()
+        self._raw.fill_anew(self._fill)
 
     def _stands(self, base: StepTrace, found: Matching) -> bool:
         """Whether raw is filled as it should be; what belongs together is known from now on."""
-        self.found, modules = found, modules_of(self._job, found)
-        before = self._matched
+        modules, before = modules_of(self._job, found), self._matched
         if found.plan.problems or found.anchors is None or not self._follows_rightly(base, found):
             raise Mistaken(found)
         if any(modules.recorded(side) != before.modules.recorded(side) for side in (0, 1)):

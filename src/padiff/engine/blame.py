@@ -92,7 +92,10 @@ class Blame:
         return self.met.ended(call)
 
     def alone(self, call: Call) -> None:
-        """A call of raw that nothing of base's stands beside has ended."""
+        """A call of raw that nothing of base's stands beside has ended. One of a module that base calls, too, but less
+        often, is its caller's doing."""
+        if self.met.has_partner(call.node):
+            return
         given = {slot.origin for slot in call.inputs}
         for slot in call.outputs:
             if slot.origin == slot.tensor and slot.tensor not in given:

@@ -17,10 +17,18 @@ class CallsMet:
         self._pairs: dict[int, Met] = {}
         self._children: dict[int, list[Call]] = {}
         """Raw call to the calls of its children that have ended, in order."""
+        self._with_partner: set[int] = set()
+        """Modules of raw of which some call has base's beside it."""
 
     def began(self, base: Call | None, call: Call) -> None:
         """A call has begun, or it is known by now what stands beside it."""
         self._pairs[call.index] = (base, call)
+        if base is not None:
+            self._with_partner.add(call.node)
+
+    def has_partner(self, node: int) -> bool:
+        """Whether base's stood beside some call of a module of raw."""
+        return node in self._with_partner
 
     def ended(self, call: Call) -> bool:
         """A call has ended; returns whether it was known what stands beside it."""

@@ -22,10 +22,7 @@ Run = Callable[[Matching], tuple[Result, Matching]]
 
 def first_try(matching: Matching, run: Run) -> Result:
     """What a run says, once nothing is open that could be to blame for it."""
-    try:
-        result, matching = run(matching)
-    except Mistaken as mistaken:
-        result, matching = run(mistaken.matching)
+    result, matching = _run(matching, run)
     plan = matching.plan
     if matching.settle is None:
         return result
@@ -36,6 +33,15 @@ def first_try(matching: Matching, run: Run) -> Result:
     if any(choice.chosen for choice in other.plan.choices):
         return run(other)[0]
     return _with_plan(result, other.plan)
+
+
+def _run(matching: Matching, run: Run) -> tuple[Result, Matching]:
+    """Anew, on what is known then, as long as something else was assumed."""
+    while True:
+        try:
+            return run(matching)
+        except Mistaken as mistaken:
+            matching = mistaken.matching
 
 
 def _settled_by(result: Result, choices: Sequence[Choice]) -> dict[int, str]:

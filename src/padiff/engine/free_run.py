@@ -106,7 +106,7 @@ class FreeRun:
                 return done
         arguments = job.arguments()[0]
         # Base runs through first: its outputs and gradients are held, its autograd graph is not.
-        base_trace = self._randomness.run_base(lambda: self.run_side(0, arguments), lambda: self.forward_of(0))
+        base_trace = self._randomness.run_base(lambda: self._runs_base(arguments), lambda: self.forward_of(0))
         if share_a_parameter(job.base, job.raw):
             base_trace = _set_aside(base, base_trace)
         self.job = job = narrowed(job, (base.autocast,))
@@ -148,11 +148,21 @@ class FreeRun:
     def run_raw(self, base: StepTrace, *, backward: bool) -> StepTrace:
         """Raw beside what base did."""
         trial = self._trial
+        if trial is not None:
+            trial.fill()
         if trial is not None and trial.found is None and self._raw.listen is not None:
             # Whom it is to draw like must be known when it runs.
             trial.look_first(base, self.job.arguments()[1])
             self.modules = self._matched.modules
         return self._randomness.run_raw(base.calls, lambda: self._runs_raw(base, backward), lambda: self.forward_of(1))
+
+    def _runs_base(self, arguments: Arguments) -> StepTrace:
+        trial = self._trial
+        if trial is None or trial.knows_base:
+            return self.run_side(0, arguments)
+        found = trial.run_base(self._step, arguments, backward=self.job.backward)
+        self.modules = self._matched.modules
+        return found
 
     def _runs_raw(self, base: StepTrace, backward: bool) -> StepTrace:
         arguments, trial = self.job.arguments()[1], self._trial

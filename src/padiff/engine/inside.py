@@ -58,8 +58,12 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     if culprit is None or not culprit.found:
         return divergence
     named = _named(divergence, culprit, with_code(fault, scenes))
-    if fault.phase == "forward" and culprit.raw is not None and culprit.raw.call.is_op:
-        named = _at(named, culprit.raw.call.parent, scenes)
+    if fault.phase == "forward" and culprit.raw is not None:
+        call = culprit.raw.call
+        if call.is_op:
+            named = _at(named, call.parent, scenes)
+        elif culprit.base is not None and culprit.base.call.is_op:  # it does wrong what base's own code does rightly
+            named = _at(named, call.index, scenes)
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))

@@ -50,6 +50,9 @@ class Matching:
     """Settles, by running raw with each option, the choices that were left at their defaults; None where none are."""
     by_use: Callable[[Usage], Matching] | None = None
     """What holds instead, once it was seen how raw uses its tensors, where that is only assumed so far."""
+    by_base: Callable[[Usage, Exception | None], Matching] | None = None
+    """What is known once base has run, and was seen using its tensors until it ended or raised something: until then
+    nothing is, and raw cannot be filled."""
 
 
 def match(job: Job, *, run: bool, lazily: bool = False) -> Matching:
@@ -74,14 +77,19 @@ def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
         return planned((Usage(), Usage()), None)
     if job.uses is not None:
         return planned(job.uses, None)
-    given = job.arguments()
-    base, raised = _use_of("base", job.base, given[0])
-    if lazily and raised is None and _can_watch(job):
-        assumed = planned((base, used_as_defined(job.raw)), None)
-        if assumed.anchors is not None and not assumed.plan.problems and _values_agree(job, base, assumed.plan):
-            return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=True))
-    raw, other = _use_of("raw", job.raw, given[1])
-    return planned((base, raw), raised or other)
+    watched = lazily and _can_watch(job)
+
+    def once_base_ran(base: Usage, raised: Exception | None) -> Matching:
+        if watched and raised is None:
+            assumed = planned((base, used_as_defined(job.raw)), None)
+            if assumed.anchors is not None and not assumed.plan.problems and _values_agree(job, base, assumed.plan):
+                return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=True))
+        raw, other = _use_of("raw", job.raw, job.arguments()[1])
+        return planned((base, raw), raised or other)
+
+    if watched:
+        return Matching(plan, by_base=once_base_ran)
+    return once_base_ran(*_use_of("base", job.base, job.arguments()[0]))
 
 
 def _by_use(
@@ -126,8 +134,7 @@ def _by_use(
 
 
 def _can_watch(job: Job) -> bool:
-    """Whether raw may be taken to use its tensors as it defines them until it runs: its first run can be watched as it
-    is held against base's."""
+    """Whether the first runs of both, in which they are compared, can be watched: none has to come before."""
     return not (
         job.ops is not None or job.tolerance.mode != "auto" or compiled_parts(job.base) or compiled_parts(job.raw)
     )

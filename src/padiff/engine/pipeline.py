@@ -45,12 +45,13 @@ def run_job(
     dumps: tuple[TraceWriter | None, TraceWriter | None] = (None, None),
 ) -> tuple[Result, Matching]:
     """Run all steps, or up to the first that diverges, and say on what matching that stands in the end; ``copied``
-    says whether raw holds base's weights now.
+    says whether raw holds base's weights now, or is filled with them once base has run (see ``Matching.by_base``).
 
     ``on_step`` is told of every step that is done; ``watch`` is handed what says how far the run has come; ``dumps``
     are told what base and raw do. Raises ``Mistaken`` where what was assumed of raw is so wrong that base runs again.
     """
-    matched = Matched(matching.plan, modules_of(job, matching), twins=matching.anchors is None)
+    first_seen = matching.by_use is not None or matching.by_base is not None
+    matched = Matched(matching.plan, modules_of(job, matching), twins=matching.anchors is None and not first_seen)
     base = Session(job.base, "base", matched.modules.recorded(0))
     raw = Session(job.raw, "raw", matched.modules.recorded(1))
     base.repeatable = raw.repeatable = True
@@ -78,7 +79,7 @@ def run_job(
         job = replace(job, backward=False)
     after = AfterStep(job, matched.plan, base)
     randomness = Randomness(job, matched, base, raw)
-    trial = None if matching.by_use is None else Trial(job, matching, matched, base, raw)
+    trial = Trial(job, matching, matched, base, raw) if first_seen else None
     drift: Mapping[str, float] = {}
     replayed = 0
     keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
@@ -121,8 +122,7 @@ def run_job(
                 on_step(done)
             if found:
                 break
-    held = matching if trial is None or trial.found is None else trial.found
-    return replace(outcome(steps, found), replayed=replayed), held
+    return replace(outcome(steps, found), replayed=replayed), matching if trial is None else trial.held
 
 
 def _compiled(step: Step) -> list[str]:

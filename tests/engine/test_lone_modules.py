@@ -1,0 +1,98 @@
+"""Modules of raw that base has none for: what goes wrong in them, and what their code makes go wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import padiff
+
+WIDTH = 8
+ROWS = np.random.default_rng(0).normal(size=(2, 6, WIDTH)).astype("float32")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attend = nn.LayerNorm(WIDTH), nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.drop = nn.Dropout(0.0)
+        self.a, self.act, self.b = nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(x)
+        x = x + self.drop(self.attend(y, y, y, need_weights=False)[0])
+        return x + self.b(self.act(self.a(x)))
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (one(x).unflatten(-1, (2, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        mixed = torch.softmax(q @ k.transpose(-2, -1) / (WIDTH // 2) ** 0.5, -1) @ v
+        return mixed.transpose(1, 2).flatten(2)
+
+
+class Output(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0)
+
+    def forward(self, x: Any) -> Any:
+        return self.drop(self.dense(x))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.output = Scores(), Output()
+
+    def forward(self, x: Any) -> Any:
+        return self.output(self.scores(x))
+
+
+class Wider(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.act, self.twice = nn.Linear(WIDTH, WIDTH), nn.GELU(), False
+
+    def forward(self, x: Any) -> Any:
+        x = self.act(self.dense(x))
+        return self.act(x) if self.twice else x
+
+
+class Port(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.attention = nn.LayerNorm(WIDTH), Attention()
+        self.wider, self.narrower = Wider(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.attention(self.before(x))
+        return x + self.narrower(self.wider(x))
+
+
+def pair() -> tuple[Any, Any]:
+    return nn.Sequential(*(Block() for _ in range(3))), nn.Sequential(*(Port() for _ in range(3)))
+
+
+def test_who_calls_a_layer_once_more() -> None:
+    base, raw = pair()
+    assert padiff.compare(base, raw, ROWS).aligned
+    raw[1].wider.twice = True
+    found = padiff.compare(base, raw, ROWS).divergence
+    assert found is not None
+    assert (found.phase, found.raw_path) == ("forward", "1.wider")
+
+
+def test_a_layer_that_does_what_code_of_base_does() -> None:
+    base, raw = pair()
+    raw[1].attention.output.dense.register_forward_hook(lambda module, given, output: output * 1.001)
+    found = padiff.compare(base, raw, ROWS).divergence
+    assert found is not None
+    assert (found.phase, found.raw_path) == ("forward", "1.attention.output.dense"), str(found)
