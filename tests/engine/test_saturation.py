@@ -10,7 +10,7 @@ import torch
 
 import padiff
 from padiff.capture.held import HostValue
-from padiff.capture.perturb import spacing_of
+from padiff.capture.jitter import spacing_of
 from padiff.engine.saturation import Saturation
 from padiff.records import Call, Numbers, Outcome, Slot, StepTrace
 from tests.twins import TorchScaleGradient

@@ -11,7 +11,8 @@ from torch import nn
 
 import padiff
 from padiff.capture.held import Held
-from padiff.capture.perturb import Jitter, perturbed
+from padiff.capture.jitter import Jitter
+from padiff.capture.perturb import perturbed
 from padiff.compare.arrays import compare_arrays
 from padiff.engine.where_they_lie import compared_there, gap
 from padiff.frameworks import torch_device

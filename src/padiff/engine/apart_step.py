@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from padiff.align import CallPairing, orders_of, stretches_of
-from padiff.capture.perturb import spacing_of
+from padiff.capture.jitter import spacing_of
 from padiff.diagnose import find_divergence
 from padiff.diagnose.divergence import divergence_of
 from padiff.engine.after_step import MOST_STEPS, path_of

@@ -9,8 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from padiff.capture.held import Held, HostValue
+from padiff.capture.jitter import Jitter, spacing_of
 from padiff.capture.one_step import Arguments, Loss
-from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
+from padiff.capture.perturb import perturbed, perturbed_arguments
 from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Session
 from padiff.compare.measure import rms_gap
@@ -127,7 +128,7 @@ def _predicted(
         loss = None if loss is None else max(loss, spread(base, base.gradients, lambda slot: moved.get(slot.tensor)))
         after = {path: np.array(live.adapter.to_numpy(b)) for path, b in live.buffers().items()}
     buffers = {path: rms_gap(now[path], after[path]) for path in now if path in after}
-    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss=loss)
+    return Noise(meter.tensors, meter.gradients, parameters, buffers, loss=loss, cancelled=jitter.cancelled)
 
 
 def _widest(found: Sequence[Noise]) -> Noise:
@@ -139,6 +140,7 @@ def _widest(found: Sequence[Noise]) -> Noise:
         _furthest([one.parameters for one in found]),
         _furthest([one.buffers for one in found]),
         loss=max(losses) if losses else None,
+        cancelled=any(one.cancelled for one in found),
     )
 
 

@@ -158,7 +158,9 @@ def plain_noise(noise: Noise, local: Mapping[Key, float], fed: Noise | None = No
     """Predicted noise as the format keeps it: role to key to number. ``local`` and ``fed`` are about calls that are fed
     base's tensors."""
     found: dict[str, dict[Any, float]] = {
-        field.name: dict(getattr(noise, field.name)) for field in dataclasses.fields(noise) if field.name != "loss"
+        field.name: dict(getattr(noise, field.name))
+        for field in dataclasses.fields(noise)
+        if field.name not in ("loss", "cancelled")  # dumps are not looked at again
     }
     if noise.loss is not None:
         found["loss"] = {"": noise.loss}

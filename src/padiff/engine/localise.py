@@ -8,8 +8,9 @@ from functools import partial
 
 from padiff.align import CallPairing
 from padiff.capture.feeding import Feeder, Witness
+from padiff.capture.jitter import Jitter
 from padiff.capture.ops import WantedOps
-from padiff.capture.perturb import Jitter, perturbed
+from padiff.capture.perturb import perturbed
 from padiff.capture.replay import Replay
 from padiff.capture.session import Session
 from padiff.capture.state import spared_collector

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.draws import Listener
+from padiff.capture.jitter import Jitter, spacing_of
 from padiff.capture.observers import Nobody
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
-from padiff.capture.perturb import Jitter, perturbed, perturbed_arguments, spacing_of
+from padiff.capture.perturb import perturbed, perturbed_arguments
 from padiff.capture.replay import Replay, itself
 from padiff.capture.session import Session
 from padiff.capture.state import random_state, saved_buffers

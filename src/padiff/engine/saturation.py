@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from padiff.capture.perturb import spacing_of
+from padiff.capture.jitter import spacing_of
 from padiff.compare.measure import rms
 from padiff.records import Call, Outcome, Role, StepTrace, Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from padiff.records import Comparison, StepComparison, Tolerance
+from padiff.records import Comparison, Noise, StepComparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
@@ -15,6 +15,8 @@ lie on a kink, shaking it moves gradients by any amount, and so much is allowed 
 CANCELLED = 1.2e-7
 """Gradients that are closer, relative to the largest of them, may be all that is left of a sum whose terms cancel: that
 of a key's bias before a softmax is zero by rights, and half of it is noise in any two models."""
+HIDING = 2e-5
+"""Of an output's size; where rounding is predicted to move it further, an error of a thousandth may hide behind it."""
 GROWN = 100.0
 """Up to how many times the predicted noise may grow when no call adds anything by itself."""
 
@@ -31,6 +33,21 @@ def wants_second_look(comparisons: Iterable[Comparison], tolerance: Tolerance) -
         if one.outcome.numbers is not None:
             largest[one.phase] = max(largest.get(one.phase, 0.0), one.outcome.numbers.base_rms)
     return any(_suspicious(one, largest.get(one.phase, 0.0)) for one in known)
+
+
+def may_hide(comparisons: Iterable[Comparison], noise: Noise | None) -> bool:
+    """Something is left of larger numbers, and what those lose moves an output so far that only a look at each call by
+    itself tells an error from it."""
+    if noise is None or not noise.cancelled:
+        return False
+    return any(_moved_far(one) for one in comparisons if one.phase == "forward" and one.role == "output")
+
+
+def _moved_far(comparison: Comparison) -> bool:
+    numbers, predicted = comparison.outcome.numbers, comparison.outcome.predicted
+    if comparison.outcome.verdict != "rounding" or numbers is None or predicted is None:
+        return False
+    return predicted > HIDING * numbers.base_rms
 
 
 def without_idle_inputs(done: StepComparison) -> list[Comparison]:

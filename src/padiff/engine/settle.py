@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from padiff.capture.perturb import spacing_of
+from padiff.capture.jitter import spacing_of
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms
 from padiff.engine.local import LocalRun, Reference

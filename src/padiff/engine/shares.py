@@ -12,7 +12,7 @@ import numpy as np
 
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
-from padiff.capture.perturb import spacing_of
+from padiff.capture.jitter import spacing_of
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.families import floating
 from padiff.records import Array, Slot, Value

@@ -25,6 +25,7 @@ from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import (
     agreeing_by_themselves,
     explained,
+    may_hide,
     on_kinks,
     wants_second_look,
     without_idle_inputs,
@@ -130,7 +131,8 @@ class Step:
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
-        if done.doubtful or wants_second_look(without_idle_inputs(done), job.tolerance):
+        told = without_idle_inputs(done)
+        if done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise):
             with lent_weights(job, self.plan) if self._trained else nullcontext():
                 second = self.second_look(done)
                 if second is not None and not second.alike:

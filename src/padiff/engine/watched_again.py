@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from padiff.capture.feeding import Feed, Feeder
+from padiff.capture.jitter import Jitter
 from padiff.capture.ops import WantedOps
-from padiff.capture.perturb import Jitter, perturbed
+from padiff.capture.perturb import perturbed
 from padiff.capture.session import Session
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Itself

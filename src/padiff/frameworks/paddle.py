@@ -18,6 +18,7 @@ from padiff.frameworks import (
     containers,
     paddle_arrays,
     paddle_builtins,
+    paddle_cancelling,
     paddle_draws,
     paddle_gradients,
     paddle_hooks,
@@ -27,6 +28,7 @@ from padiff.frameworks import (
     paddle_reads,
     paddle_substitutes,
 )
+from padiff.frameworks.cancelling_ops import Told, listening
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.paddle_arrays import dtype_name
@@ -231,6 +233,9 @@ class PaddleAdapter:
 
     def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return paddle_builtins.watching_ops(watcher, about_to_write)
+
+    def cancelling(self, told: Told) -> AbstractContextManager[None]:
+        return listening(told, paddle_cancelling.patches())
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return paddle_ops.op_name(op, function, several)

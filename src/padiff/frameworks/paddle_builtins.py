@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType
 from typing import Any
@@ -144,6 +144,21 @@ def _places_in(title: str, module: Any, standing: dict[int, Any]) -> tuple[Patch
         if label is not None:
             found.append((module, name, _watched(label)))
     return tuple(found)
+
+
+def places_of(wraps: Mapping[str, Wrap]) -> list[Patch]:
+    """Where compiled ops of these names stand: some of paddle's modules keep their own reference."""
+    standing, kernels = originals(), vars(paddle._C_ops)
+    known = {name: wrap for name, wrap in wraps.items() if name in kernels}
+    found: list[Patch] = [(paddle._C_ops, name, wrap) for name, wrap in known.items()]
+    by_identity = {id(standing.get(id(kernels[name]), kernels[name])): wrap for name, wrap in known.items()}
+    for title, module in list(sys.modules.items()):
+        if (title == "paddle" or title.startswith("paddle.")) and "_ops" not in title and "libpaddle" not in title:
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                wrap = by_identity.get(id(standing.get(id(value), value)))
+                if wrap is not None:
+                    found.append((module, name, wrap))
+    return found
 
 
 @functools.cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ import numpy as np
 import paddle
 
 from padiff.frameworks.draws import Bound, Dice, Drawn
+from padiff.frameworks.paddle_builtins import places_of
 from padiff.frameworks.paddle_rnn import layer_by_layer, layers_of, masks_of
-from padiff.frameworks.patches import Patch, Wrap, originals, replaced
+from padiff.frameworks.patches import Patch, Wrap, replaced
 from padiff.records import Array
 
 Op = Callable[..., Any]
@@ -98,17 +98,9 @@ def watching(dice: Dice, to_numpy: ToNumpy, to_native: ToNative) -> Iterator[Non
 @functools.cache
 def _patches() -> tuple[Patch, ...]:
     """Where the functions stand that draw, or hold numbers against a bound: some modules keep their own reference."""
-    standing, kernels = originals(), vars(paddle._C_ops)
-    wraps = {name: _drawing(see) for name, see in _DRAWS.items() if name in kernels}
-    wraps |= {name: _bounding(how) for name, how in _BOUNDS.items() if name in kernels}
-    found: list[Patch] = [(paddle._C_ops, name, wrap) for name, wrap in wraps.items()]
-    by_identity = {id(standing.get(id(kernels[name]), kernels[name])): wrap for name, wrap in wraps.items()}
-    for title, module in list(sys.modules.items()):
-        if (title == "paddle" or title.startswith("paddle.")) and "_ops" not in title and "libpaddle" not in title:
-            for name, value in list(getattr(module, "__dict__", {}).items()):
-                wrap = by_identity.get(id(standing.get(id(value), value)))
-                if wrap is not None:
-                    found.append((module, name, wrap))
+    wraps = {name: _drawing(see) for name, see in _DRAWS.items()}
+    wraps |= {name: _bounding(how) for name, how in _BOUNDS.items()}
+    found = places_of(wraps)
     for name, how in (*_METHODS.items(), ("floor", "floor"), ("greater_than", "greater")):
         found.append((paddle.Tensor, name, _bounding(how)))
     return tuple(found)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
+from padiff.frameworks.cancelling_ops import Told
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.records import Array
@@ -296,6 +297,12 @@ class Adapter(Protocol):
     def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         """Inside, ``watcher`` is told of every op of this thread, wherever it is called, and ``about_to_write`` is
         called as by ``watch_writes``, after ``begin``."""
+        ...
+
+    def cancelling(self, told: Told) -> AbstractContextManager[None]:
+        """Inside, ``told`` hears of functions of this thread that may work with larger numbers than they return, after
+        each: its kind (see ``capture.cancelling``), what it was given by position, and what it returned. An adapter may
+        leave it out."""
         ...
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:

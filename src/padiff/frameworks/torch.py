@@ -16,6 +16,7 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import (
     containers,
     torch_arrays,
+    torch_cancelling,
     torch_device,
     torch_graphs,
     torch_ops,
@@ -23,6 +24,7 @@ from padiff.frameworks import (
     torch_scripts,
     torch_substitutes,
 )
+from padiff.frameworks.cancelling_ops import Told, listening
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
 from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
@@ -237,6 +239,9 @@ class TorchAdapter:
 
     def watch_ops(self, watcher: OpWatcher, about_to_write: Callable[[Any], None]) -> AbstractContextManager[None]:
         return torch_ops.watching(watcher, WriteWatch(about_to_write).tell, written_position)
+
+    def cancelling(self, told: Told) -> AbstractContextManager[None]:
+        return listening(told, torch_cancelling.patches())
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return torch_ops.op_name(op, function, several)

@@ -128,6 +128,8 @@ class Noise(PlainData):
     weights: Mapping[str, float] = field(default_factory=dict)
     """Of the parameters after a step."""
     loss: float | None = None
+    cancelled: bool = False
+    """Whether something is left of larger numbers, and moved by what those lose."""
 
 
 @record

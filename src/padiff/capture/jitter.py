@@ -1,0 +1,99 @@
+"""Numbers moved by one unit in their last place, up or down at random: what stands for rounding."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from padiff.records import Array
+
+LARGEST = 1e30
+"""Masks hold the largest number there is, which must not overflow."""
+_CONSTANTS = 3e-8
+"""In wide dtypes the steps are larger than rounding: constants and tables are kept in float32 more often than not."""
+_PERIOD = 65_521
+"""Signs are drawn once and used over and over; a prime, so that they fall differently into every row."""
+
+
+class Jitter:
+    """Moves numbers up or down by a relative step, at random, the same way for the same seed."""
+
+    def __init__(self, step: float | None = None, seed: int = 0) -> None:
+        self._step = step
+        """None for the spacing of each tensor's own dtype."""
+        self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
+        self._offset = 0
+        self.cancelled = False
+        """Whether something was moved that is left of larger numbers (see ``capture.cancelling``)."""
+        self._made: dict[tuple[float, np.dtype[Any]], Array] = {}
+
+    def _factors(self, step: float, work: np.dtype[Any]) -> Array:
+        """One up or down for each of the next numbers, from another place of the signs each time."""
+        if (step, work) not in self._made:
+            once = 1.0 + step * self._signs
+            self._made[step, work] = np.concatenate((once, once)).astype(work)
+        self._offset = (self._offset + 7919) % _PERIOD
+        return self._made[step, work][self._offset : self._offset + _PERIOD]
+
+    def factors(self, dtype: np.dtype[Any], step: float | None = None) -> Array:
+        """What the next tensor of a dtype is multiplied by, over and over."""
+        work = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+        return self._factors(max(spacing_of(dtype), step or self._step or 0.0), work)
+
+    @property
+    def narrow(self) -> float:
+        """The least relative step, 0 where there is none beside the dtypes' own."""
+        return self._step or 0.0
+
+    def signs(self, size: int) -> Array:
+        """One up or down for each of so many numbers, from another place each time."""
+        self._offset = (self._offset + 7919) % _PERIOD
+        return np.resize(np.roll(self._signs, -self._offset), size)
+
+    def step_of(self, dtype: np.dtype[Any]) -> float:
+        """How far numbers of a dtype are moved, relative to themselves."""
+        return max(spacing_of(dtype), self._step or 0.0)
+
+    def __call__(self, array: Array, step: float | None = None, *, trained: bool = False) -> Array:
+        """The array with every finite number moved. Integers stay, and so does what holds whole numbers only, unless
+        it is ``trained``: masks and counts are exact."""
+        own = spacing_of(array.dtype)
+        if own == 0.0 or array.size == 0 or (not trained and whole(array)):
+            return np.array(array)
+        factors = self.factors(array.dtype, step)
+        work = factors.dtype
+        flat = np.ascontiguousarray(array).reshape(-1).astype(work, copy=False)
+        moved = np.empty(flat.shape, work)
+        with np.errstate(all="ignore"):
+            for start in range(0, flat.size, _PERIOD):
+                block, into = flat[start : start + _PERIOD], moved[start : start + _PERIOD]
+                if not (block.max() < LARGEST and block.min() > -LARGEST):
+                    np.copyto(into, block)
+                    np.multiply(block, factors[: block.size], out=into, where=np.abs(block) < LARGEST)
+                else:
+                    np.multiply(block, factors[: block.size], out=into)
+        return moved.astype(array.dtype, copy=False).reshape(array.shape)
+
+
+def whole(array: Array) -> bool:
+    """Whether all numbers are whole; the first few usually tell."""
+    flat = array.reshape(-1)
+    for part in (flat[:64], flat):
+        with np.errstate(all="ignore"):
+            finite = part[np.abs(part) < LARGEST].astype(np.float64)
+            if not np.array_equal(finite, np.rint(finite)):
+                return False
+    return True
+
+
+@functools.cache
+def spacing_of(dtype: np.dtype[Any], *, constants: bool = True) -> float:
+    """The relative step that stands for rounding in a dtype, and in ``constants`` beside it; 0 where numbers are
+    exact."""
+    try:
+        return max(float(ml_dtypes.finfo(dtype).eps), _CONSTANTS if constants else 0.0)
+    except (ValueError, TypeError):
+        return 0.0
