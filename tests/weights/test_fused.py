@@ -272,6 +272,17 @@ def test_a_default_that_fits_is_settled_by_the_comparison_itself(monkeypatch: py
         assert calls == [2, 1]
 
 
+def test_every_option_runs_once_however_many_places_are_looked_at() -> None:
+    base = torch.nn.Sequential(Separate())
+    raw = paddle.nn.Sequential(Scaled("part, head, size", "qkv", "mixed"))
+    calls = counted(base, raw)
+    result = padiff.compare(base, raw, X)
+    assert result.plan is not None and result.divergence is not None
+    (choice,) = result.plan.choices
+    assert result.divergence.raw_path == "0"
+    assert calls[1] == len(choice.options) + 3  # by itself, fed base's tensors, and for the op
+
+
 @pytest.mark.parametrize("part", ["q_proj", "k_proj", "v_proj"])
 def test_what_one_part_sends_back_wrong_is_no_second_place(part: str) -> None:
     """It is wrong in forward, and its gradient shows only in the sum that all parts send back."""

@@ -23,11 +23,15 @@ from padiff.weights import apply_plan, is_filled
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
 Score = tuple[bool, float]
+_Returned = tuple[list[Named], dict[str, Array]]
+"""What a run of raw returned, and the modules that are watched."""
 SETTLED = 0.95
 _MOST_TRIED = 48
 _ROUNDS = 3
 _MOST_RUNS = 300
 """However many choices there are, raw is not run more often."""
+_MOST_BYTES = 256 << 20
+"""Of what runs returned, kept for later questions."""
 _TIGHT = 2e-6
 """An error that no other option could well undercut."""
 
@@ -90,6 +94,8 @@ class _Trial:
         watched = [*places, *(pair for pairs in self._layers.values() for pair in pairs)]
         self._watched = (tuple({one for one, _ in watched}), tuple({other for _, other in watched}))
         self._left = _MOST_RUNS
+        self._known: dict[tuple[int, ...], _Returned] = {}
+        self._room = _MOST_BYTES
 
     @functools.cached_property
     def _expected_at(self) -> Mapping[str, Array]:
@@ -126,12 +132,20 @@ class _Trial:
         pairs = [(one, other) for one, other in self._layers[place] if one in expected and other in made]
         return {(one, other): _score([(expected[one], made[other])]) for one, other in pairs}
 
-    def _run(self, chosen: Sequence[int]) -> tuple[list[Named], dict[str, Array]]:
+    def _run(self, chosen: Sequence[int]) -> _Returned:
+        known = self._known.get(tuple(chosen))
+        if known is not None:
+            return known
         self._left -= 1
         if self._left < 0:
             return [], {}
         apply_plan(self._base, self._raw, _with(self._plan, chosen))
-        return returned(self._raw, self._arguments()[1], self._watched[1])
+        found = returned(self._raw, self._arguments()[1], self._watched[1])
+        size = sum(array.nbytes for array in (*(array for _, array in found[0]), *found[1].values()))
+        if size <= self._room:  # another question may be put to the same run
+            self._room -= size
+            self._known[tuple(chosen)] = found
+        return found
 
 
 def _score(pairs: Sequence[tuple[Array, Array]]) -> Score:
