@@ -41,6 +41,14 @@ def test_what_the_user_froze_stays_frozen() -> None:
     assert gc.get_freeze_count() == before
 
 
+def test_what_python_froze_when_it_began_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.set_threshold(700, 10, 10)
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # as Python 3.12 begins with
+    with spared_collector():
+        assert gc.get_threshold() != (700, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
 def test_a_collector_that_is_spared_is_not_asked_what_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     count = gc.get_freeze_count

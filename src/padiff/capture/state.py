@@ -25,6 +25,8 @@ _SELDOM = 30_000
 """After how many new containers the collector comes: an op that is recorded leaves about twelve."""
 _NEVER = 1_000_000
 """After how many times of coming it looks again at what it has seen once."""
+_FROZEN_AT_START = 1000
+"""Up to so many objects are frozen by nobody: Python 3.12 begins with some hundreds."""
 
 
 def random_state(adapter: Adapter) -> Any:
@@ -80,7 +82,7 @@ def spared_collector() -> Iterator[None]:
     with _collector:
         # Frozen already is the user's own doing, or another thread's, and to be left alone. Asking takes 30 ms where
         # everything is, so that what we did ourselves is known without.
-        ours = not _sparing and cycles.may_wait() and not gc.get_freeze_count()
+        ours = not _sparing and cycles.may_wait() and gc.get_freeze_count() <= _FROZEN_AT_START
         often = gc.get_threshold()
         if ours:
             _sparing = True
