@@ -184,7 +184,7 @@ def test_faults_in_the_parts_have_their_places(path: str, what: str, phase: str,
     [
         ("cv1.0", "scale of conv", "forward"),
         ("cv1.1", "eps", "forward"),
-        ("cv1", "act", "forward"),
+        ("cv1.2", "act", "forward"),
         ("cv1.1", "half", "backward"),
         ("cv1.0", "half", "gradient"),
     ],
