@@ -150,8 +150,8 @@ def planted(raw: Any, path: str, what: str) -> None:
         half_followed(module)
     elif what == "eps":
         setattr(module, "eps" if hasattr(module, "eps") else "_epsilon", 1e-2)
-    elif isinstance(module, TConv):
-        module[2] = torch.nn.ReLU()
+    elif isinstance(module, torch.nn.SiLU):
+        module.forward = torch.relu  # type: ignore[method-assign,assignment]
     else:
         module.bug = what
 
