@@ -170,9 +170,10 @@ def _size(doubt: Fault) -> int:
 
 def _slightly(one: Slot, told: Slot) -> bool:
     """Whether two tensors hold nearly the same numbers, in whatever order."""
-    left, right = (np.sort(slot.value.numpy(), axis=None) for slot in (one, told))
-    if left.size != right.size or not left.size or left.dtype.kind != "f":
+    left, right = one.value.numpy(), told.value.numpy()
+    if left.size != right.size or not left.size or left.dtype.kind != "f" or right.dtype.kind != "f":
         return False
+    left, right = np.sort(left, axis=None), np.sort(right, axis=None)
     return bool(np.abs(left - right).max() <= _SLIGHT * np.sqrt(np.mean(np.square(left, dtype=np.float64))))
 
 
