@@ -14,7 +14,7 @@ from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
 from padiff.engine.free_run import FreeRun
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
-from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
+from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places, without_kinks_beside
 from padiff.engine.lent import lent_weights
 from padiff.engine.levelled import NOTE, agree_levelled, levelled_first, may_be_levelled, without_gradients
 from padiff.engine.localise import Located, localise
@@ -143,6 +143,8 @@ class Step:
                 second = self.second_look(done)
                 if second is not None and not second.alike:
                     second = replace(second, state=tuple(agreeing_by_themselves(second.state, done.comparisons)))
+                if second is not None and by_rounding:
+                    second = replace(second, faults=without_kinks_beside(second.faults))
                 if second is not None and by_rounding and may_be_levelled(second) and self._agree_levelled():
                     second = without_gradients(second)
                     done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
