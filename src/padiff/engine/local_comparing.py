@@ -12,6 +12,7 @@ import numpy as np
 
 from padiff.align import name_of
 from padiff.compare.layouts import compare_arranged
+from padiff.compare.leaning import leaning
 from padiff.compare.masks import masked_alike, without_masked
 from padiff.compare.measure import rms_gap
 from padiff.compare.tolerance import predicting
@@ -100,6 +101,7 @@ class LocalComparing:
         outcome, arranged = compare_arranged(
             expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely
         )
+        outcome = _unless_leaning(outcome, arranged, found, tolerance) if phase == "forward" else outcome
         if rest is not None:
             arranged = None if arranged is None else one.value.numpy()
         if phase == "forward" and outcome.numbers is not None:
@@ -206,3 +208,11 @@ class LocalComparing:
         """The run is over: what was drawn of it is hung where it belongs."""
         if self._gallery is not None:
             self.comparisons = self._gallery.hung(self.comparisons)
+
+
+def _unless_leaning(outcome: Outcome, base: Array | None, raw: Array, tolerance: Tolerance) -> Outcome:
+    """A fault where a narrower dtype explains how far two are apart, and not that all of it is to one side."""
+    if outcome.verdict == "equal" or not outcome.agrees or base is None:
+        return outcome
+    why = leaning(base, raw, tolerance)
+    return replace(outcome, verdict="different", reason="values", message=f"{outcome.message}; {why}") if why else outcome
