@@ -386,3 +386,31 @@ def test_masks_of_the_least_number_of_each_dtype(dtype: torch.dtype, capsys: pyt
     inputs = ({"x": torch.from_numpy(x)}, {"x": torch.from_numpy(x).to(dtype)})
     assert padiff.auto_diff(Masked(), Masked().to(dtype), inputs, atol=0.05)
     assert "SUCCESS" in capsys.readouterr().out
+
+
+class Positions(torch.nn.Module):
+    """Returns what is added to scores, the mask in it, as T5 does for its next layers."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.table, self.factor = torch.nn.Parameter(torch.ones(5, 5).cumsum(1)), factor
+
+    def forward(self, x: Any) -> Any:
+        return self.table * self.factor + torch.full((5, 5), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+
+
+class Placed(torch.nn.Module):
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.positions, self.inner = Positions(factor), Attending()
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x, self.positions(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_that_hold_the_least_number_of_each_dtype(dtype: torch.dtype) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    result = padiff.compare(Placed(), Placed().to(dtype), x, loss=wide)
+    assert result.aligned, str(result)
+    assert place(padiff.compare(Placed(), Placed(1.5).to(dtype), x, loss=wide)) == ("positions", "forward")
