@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -414,3 +415,12 @@ def test_scores_that_hold_the_least_number_of_each_dtype(dtype: torch.dtype) -> 
     result = padiff.compare(Placed(), Placed().to(dtype), x, loss=wide)
     assert result.aligned, str(result)
     assert place(padiff.compare(Placed(), Placed(1.5).to(dtype), x, loss=wide)) == ("positions", "forward")
+
+
+def test_running_statistics_that_are_nothing_but_for_rounding() -> None:
+    """What follows a norm has no mean, until it is rounded to a narrow dtype."""
+    first = [torch.nn.Conv2d(3, 8, 1, bias=False), torch.nn.BatchNorm2d(8)]
+    one = torch.nn.Sequential(*first, torch.nn.Conv2d(8, 16, 1, bias=False), torch.nn.BatchNorm2d(16))
+    x = np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype("float32")
+    result = padiff.compare(one, copy.deepcopy(one).bfloat16(), x, loss=wide)
+    assert result.aligned, str(result)

@@ -131,6 +131,7 @@ class Step:
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
+        second: Located | None = None
         told = without_idle_inputs(done)
         if done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise):
             with lent_weights(job, self.plan) if self._trained else nullcontext():
@@ -173,7 +174,8 @@ class Step:
             if drift is not None and noise is not None and all(one.agrees for one in weights):
                 found += self.after.moments.compare(self.step, noise, drift.gradients, done.comparisons)
         buffers = _buffers(base, raw, self.modules)
-        kept = state.tensors("buffer", "buffer", *buffers)
+        moving = None if second is None else second.noise
+        kept = state.with_buffers_of(moving).tensors("buffer", "buffer", *buffers)
         found += explained(kept, ()) if grown else kept
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
