@@ -11,8 +11,8 @@ from padiff.records import Array, Tolerance
 LEAST = 32
 """Elements; of fewer, rounding may well go one way."""
 STEPS = 1.0
-"""Of the narrower dtype, by which everything may be off. A constant kept in it is off by a half. Over language and vision
-models in bfloat16 and float16 no call was off by more than a third."""
+"""Of the narrower dtype, by which everything may be off. A constant kept in it is off by a half. Over language and
+vision models in bfloat16 and float16 no call was off by more than a third."""
 SHARE = 0.7
 """Of what was predicted; where that is more, something in the call makes rounding grow."""
 FEWEST_DIGITS = 2.0**-10
@@ -20,8 +20,8 @@ FEWEST_DIGITS = 2.0**-10
 
 
 def leaning(base: Array, raw: Array, tolerance: Tolerance) -> str:
-    """By what raw is off as a whole, in words; "" where its errors are as much to one side as to the other, and where no
-    narrower dtype was meant to be the reason for them."""
+    """By what raw is off as a whole, in words; "" where its errors are as much to one side as to the other, and where
+    no narrower dtype was meant to be the reason for them."""
     if tolerance.mode != "auto" or tolerance.narrow < FEWEST_DIGITS or base.shape != raw.shape or base.size < LEAST:
         return ""
     if any(kind_of(array.dtype).family != "float" for array in (base, raw)):

@@ -221,4 +221,6 @@ def _unless_leaning(outcome: Outcome, base: Array | None, raw: Array, tolerance:
     if outcome.verdict == "equal" or not outcome.agrees or base is None:
         return outcome
     why = leaning(base, raw, tolerance)
-    return replace(outcome, verdict="different", reason="values", message=f"{outcome.message}; {why}") if why else outcome
+    if not why:
+        return outcome
+    return replace(outcome, verdict="different", reason="values", message=f"{outcome.message}; {why}")
