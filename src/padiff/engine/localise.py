@@ -102,9 +102,7 @@ def localise(
         reference, noise = replace(reference, noise=earlier.scenes.reference.noise), earlier.noise
     elif tolerance.mode == "auto":
         at_once = backward and gradients_differ
-        reference, noise = shaken_reference(
-            job, base, reference, step, drift or {}, backward=at_once, left=left[:1]
-        )
+        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=at_once, left=left[:1])
         if noise is not None and backward and not at_once:
             reference = replace(reference, gradients_later=True)
             noise = replace(noise, parameters=least_of_parameters(base.live, reference))
@@ -172,9 +170,7 @@ def localise(
     judged = state(noise)
     if reference.gradients_later:
         if unsettled(run.faults, judged):
-            reference, noise = shaken_reference(
-                job, base, reference, step, drift or {}, backward=True, left=left[:1]
-            )
+            reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=True, left=left[:1])
             settle(run, reference.noise)
             judged = state(noise)
         reference = replace(reference, gradients_later=False)
