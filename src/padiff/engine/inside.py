@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -212,8 +212,9 @@ def _events(
 def _telling(fault: Fault, scenes: Scenes, base: Seen, raw: Seen) -> tuple[Call | None, Call | None]:
     """The tag or the child that is given the accused tensor, on each side; None where the module returns it."""
     if "@" in fault.comparison.raw_path:
-        name = fault.comparison.raw_path.rpartition("@")[2]
-        return _tag(base, name), _tag(raw, name)
+        wrong = fault.comparison
+        ours, theirs = scenes.reference.trace.calls, scenes.found.calls
+        return _tag(base, ours, wrong.base_path, wrong.base_call), _tag(raw, theirs, wrong.raw_path, wrong.raw_call)
     given = fault.phase == "forward" and fault.comparison.role == "input"
     if given or (fault.between and fault.after is not None and fault.after.index != fault.raw.index):
         child = next((call for call in raw.children if call.index == _direct(fault, scenes)), None)
@@ -272,9 +273,13 @@ def _direct(fault: Fault, scenes: Scenes) -> int:
     return index
 
 
-def _tag(seen: Seen, name: str) -> Call | None:
-    calls = [*seen.children, *([seen.call] if seen.call is not None else [])]
-    return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
+def _tag(seen: Seen, calls: Sequence[Call], path: str, index: int) -> Call | None:
+    """The tag that a comparison is about, as it was seen: one name may be given many times."""
+    name = path.rpartition("@")[2]
+    told = next((op.occurrence for call in calls for op in call.ops if op.tag and op.index == index), None)
+    inside = [*seen.children, *([seen.call] if seen.call is not None else [])]
+    tags = [op for call in inside for op in call.ops if op.tag and op.path.rpartition("@")[2] == name]
+    return next((tag for tag in tags if tag.occurrence == told), tags[0] if tags else None)
 
 
 def _named(divergence: Divergence, culprit: Culprit, coded: tuple[bool, bool]) -> Divergence:

@@ -132,7 +132,7 @@ class SideBySide:
         if base is None:
             self._unmatched.append(Unmatched("raw", tag.path, tag.kind, "base tags nothing of this name"))
             return
-        self._tags_met.add(tag_key(tag))
+        self._tags_met.add(tag_key(base))
         pairs, base_alone, raw_alone = pair_slots(base.outputs, tag.outputs)
         for one, other in pairs:
             if one.value.dtype == "released":
