@@ -91,6 +91,8 @@ class Recorder:
         self._again = SecondRun(live.adapter, self.tensors)
         self._thread = threading.get_ident()
         self._lines = UserLines(live.adapter.package_folders())
+        if listener is not None:
+            listener.lines = self._lines.stack
         self._tagged: Counter[str] = Counter()
         self._ops: OpLog | None = None
         if ops is not None and hasattr(live.adapter, "watch_ops"):
