@@ -229,6 +229,51 @@ def test_an_adapter_on_one_side_only(base: str, raw: str) -> None:
         assert "adapted" in str(found.causes[0])
 
 
+class Inside(paddle.nn.Linear):
+    """An adapter that is the layer itself, as PaddleNLP has it."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(6, 6)
+        self.lora_A, self.lora_B = self.create_parameter([6, 2]), self.create_parameter([2, 6])
+        self.dropout, self.scale = paddle.nn.Dropout(0.2), scale
+
+    def forward(self, x: Any) -> Any:
+        added = self.dropout(x) @ self.lora_A @ self.lora_B
+        return paddle.nn.functional.linear(x, self.weight, self.bias) + added * self.scale
+
+
+class Around(torch.nn.Module):
+    """The same around the layer, as peft has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_layer, self.lora_dropout = torch.nn.Linear(6, 6), torch.nn.Dropout(0.2)
+        self.lora_A, self.lora_B = torch.nn.Linear(6, 2, bias=False), torch.nn.Linear(2, 6, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        added = self.lora_B(self.lora_A(self.lora_dropout(x)))
+        return self.base_layer(x) + added * 0.5
+
+
+def adapting(scale: float) -> tuple[Any, Any]:
+    one = torch.nn.Sequential(torch.nn.Linear(6, 6), Around(), torch.nn.Linear(6, 3))
+    other = paddle.nn.Sequential(paddle.nn.Linear(6, 6), Inside(scale), paddle.nn.Linear(6, 3))
+    return one, other
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_adapter_inside_its_layer_against_one_around_it(swapped: bool) -> None:
+    order = slice(None, None, -1 if swapped else 1)
+    result = padiff.compare(*adapting(0.5)[order], batch(), loss=squared)
+    assert result.aligned, str(result)
+    assert result.replayed == 1
+    result = padiff.compare(*adapting(0.6)[order], batch(), loss=squared)
+    assert place(result) == ("1", "1", "forward")
+    assert result.divergence is not None and result.divergence.op is not None
+    lines = (result.divergence.op.base_line, result.divergence.op.raw_line)
+    assert {line.text.partition(" + ")[2] for line in lines if line} == {"added * 0.5", "added * self.scale"}
+
+
 @pytest.mark.parametrize(("base", "raw"), PAIRS)
 def test_unequal_trips(base: str, raw: str) -> None:
     result = padiff.compare(shaped(base), shaped(raw, trips=4), batch(), loss=squared)
