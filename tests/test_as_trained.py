@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,27 @@ def test_gathered_gradients(base: str, raw: str) -> None:
     result = padiff.compare(one, other, batch(), loss=squared, optimizers=(every(2, one), every(3, other)), steps=4)
     assert result.divergence is not None
     assert (result.divergence.phase, result.divergence.step) == ("weight", 1)
+
+
+@pytest.mark.parametrize(("base", "raw"), CASES)
+def test_each_call_is_judged_without_what_earlier_steps_have_gathered(
+    base: str, raw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That holds the rounding of whole runs, which is more than that of one call."""
+    engine, sizes = importlib.import_module("padiff.engine.step"), []
+    look = engine.localise
+
+    def seeing(*args: Any, **options: Any) -> Any:
+        found = look(*args, **options)
+        sizes.append([one.outcome.numbers.base_rms for one in found.state if one.phase == "gradient"])
+        return found
+
+    monkeypatch.setattr(engine, "wants_second_look", lambda *_: True)
+    monkeypatch.setattr(engine, "localise", seeing)
+    one, other = net(base), net(raw)
+    result = padiff.compare(one, other, batch(), loss=squared, optimizers=(every(2, one), every(2, other)), steps=2)
+    assert result.aligned, str(result)
+    assert len(sizes) == 2 and sizes[1] == pytest.approx(sizes[0], rel=1e-5)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -304,7 +304,7 @@ def _fed(
 ) -> StepTrace:
     """One of the models again, 0 for base, with what a feeder gives it; it is afterwards as it was before. ``stop`` is
     asked after forward whether that is all."""
-    with session.again():
+    with session.again(anew=session.gathers_alike):  # what earlier steps left is their rounding, and no call's here
         with (
             spared_collector(),
             session.begun(

@@ -182,8 +182,11 @@ class Step:
         self.keeping.raw.end(raw, buffers[1])
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
-        if job.optimizers is not None and job.steps > 1 and self.step == 0 and not located:
-            self._say_what_is_left()
+        if job.optimizers is not None and job.steps > 1 and not located:
+            if self.step == 0:
+                self._say_what_is_left()
+            left = state.tensors("gradient", "parameter", base.left_gradients(), raw.left_gradients())
+            base.gathers_alike = raw.gathers_alike = bool(left) and all(one.agrees for one in left)
         plain = replace(done, comparisons=tuple(found))
         first = None if located else find_divergence(plain, trees)
         if first is not None:
