@@ -18,6 +18,7 @@ from padiff.engine.watched_again import (
     OpNoise,
     Seen,
     Watched,
+    has_own_code,
     looking_into_borders,
     ops_of,
     own_calls,
@@ -57,7 +58,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     culprit = _culprit(fault, scenes, watched)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit, with_code(fault, scenes))
+    named = _named(divergence, culprit, _coded(culprit, fault, scenes))
     if fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call
         if call.is_op:
@@ -67,6 +68,17 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+
+
+def _coded(culprit: Culprit, fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
+    """Which side's module has code of its own, or one inside it in whose code the op is: a framework's own module may
+    be around the user's (``torch.compile``)."""
+    found = list(with_code(fault, scenes))
+    sides = (scenes.job.base, scenes.reference.trace, culprit.base), (scenes.job.raw, scenes.found, culprit.raw)
+    for side, (live, trace, event) in enumerate(sides):
+        nodes = (call.node for call in trace.calls if event is not None and call.index == event.call.parent)
+        found[side] = found[side] or any(has_own_code(live, node) for node in nodes)
+    return found[0], found[1]
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
