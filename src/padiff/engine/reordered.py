@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 
-import numpy as np
-
+from padiff.compare.unordered import apart_in_any_order
 from padiff.records import Call, Comparison, Numbers, Outcome, Slot
 
 Comparing = Callable[[Slot, Slot], Outcome]
@@ -44,19 +43,15 @@ class Reordered:
 
 
 def _same_numbers(one: Slot, other: Slot) -> bool:
-    left, right = one.value, other.value
-    if math.prod(left.shape) != math.prod(right.shape) or left.overwritten or right.overwritten:
+    if one.value.overwritten or other.value.overwritten:
         return False
-    first, second = (np.sort(value.numpy(), axis=None) for value in (left, right))
-    if first.dtype.kind != "f" or second.dtype.kind != "f" or not first.size:
-        return False
-    return bool(np.abs(first - second).max() <= SAME * np.sqrt(np.mean(np.square(first, dtype=np.float64))))
+    return apart_in_any_order(one.value.numpy(), other.value.numpy()) <= SAME
 
 
 def _as_large(numbers: Numbers | None) -> bool:
     """Whether two tensors may be equally large, by what is known of them: each is as far from the other as its angle
     says."""
-    if numbers is None or not 0 < numbers.base_rms < np.inf:
+    if numbers is None or not 0 < numbers.base_rms < math.inf:
         return False
     square = numbers.base_rms**2
-    return bool(abs(numbers.rmse**2 - 2 * square * (1 - numbers.cosine)) <= 1e-3 * square)
+    return abs(numbers.rmse**2 - 2 * square * (1 - numbers.cosine)) <= 1e-3 * square
