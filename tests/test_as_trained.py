@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,27 @@ def test_gathered_gradients(base: str, raw: str) -> None:
     result = padiff.compare(one, other, batch(), loss=squared, optimizers=(every(2, one), every(3, other)), steps=4)
     assert result.divergence is not None
     assert (result.divergence.phase, result.divergence.step) == ("weight", 1)
+
+
+@pytest.mark.parametrize(("base", "raw"), CASES)
+def test_each_call_is_judged_without_what_earlier_steps_have_gathered(
+    base: str, raw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That holds the rounding of whole runs, which is more than that of one call."""
+    engine, sizes = importlib.import_module("padiff.engine.step"), []
+    look = engine.localise
+
+    def seeing(*args: Any, **options: Any) -> Any:
+        found = look(*args, **options)
+        sizes.append([one.outcome.numbers.base_rms for one in found.state if one.phase == "gradient"])
+        return found
+
+    monkeypatch.setattr(engine, "wants_second_look", lambda *_: True)
+    monkeypatch.setattr(engine, "localise", seeing)
+    one, other = net(base), net(raw)
+    result = padiff.compare(one, other, batch(), loss=squared, optimizers=(every(2, one), every(2, other)), steps=2)
+    assert result.aligned, str(result)
+    assert len(sizes) == 2 and sizes[1] == pytest.approx(sizes[0], rel=1e-5)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -227,6 +249,51 @@ def test_an_adapter_on_one_side_only(base: str, raw: str) -> None:
         assert found is not None
         assert found.phase == "forward"
         assert "adapted" in str(found.causes[0])
+
+
+class Inside(paddle.nn.Linear):
+    """An adapter that is the layer itself, as PaddleNLP has it."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(6, 6)
+        self.lora_A, self.lora_B = self.create_parameter([6, 2]), self.create_parameter([2, 6])
+        self.dropout, self.scale = paddle.nn.Dropout(0.2), scale
+
+    def forward(self, x: Any) -> Any:
+        added = self.dropout(x) @ self.lora_A @ self.lora_B
+        return paddle.nn.functional.linear(x, self.weight, self.bias) + added * self.scale
+
+
+class Around(torch.nn.Module):
+    """The same around the layer, as peft has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base_layer, self.lora_dropout = torch.nn.Linear(6, 6), torch.nn.Dropout(0.2)
+        self.lora_A, self.lora_B = torch.nn.Linear(6, 2, bias=False), torch.nn.Linear(2, 6, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        added = self.lora_B(self.lora_A(self.lora_dropout(x)))
+        return self.base_layer(x) + added * 0.5
+
+
+def adapting(scale: float) -> tuple[Any, Any]:
+    one = torch.nn.Sequential(torch.nn.Linear(6, 6), Around(), torch.nn.Linear(6, 3))
+    other = paddle.nn.Sequential(paddle.nn.Linear(6, 6), Inside(scale), paddle.nn.Linear(6, 3))
+    return one, other
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_adapter_inside_its_layer_against_one_around_it(swapped: bool) -> None:
+    order = slice(None, None, -1 if swapped else 1)
+    result = padiff.compare(*adapting(0.5)[order], batch(), loss=squared)
+    assert result.aligned, str(result)
+    assert result.replayed == 1
+    result = padiff.compare(*adapting(0.6)[order], batch(), loss=squared)
+    assert place(result) == ("1", "1", "forward")
+    assert result.divergence is not None and result.divergence.op is not None
+    lines = (result.divergence.op.base_line, result.divergence.op.raw_line)
+    assert {line.text.partition(" + ")[2] for line in lines if line} == {"added * 0.5", "added * self.scale"}
 
 
 @pytest.mark.parametrize(("base", "raw"), PAIRS)

@@ -134,6 +134,26 @@ def test_places_come_from_the_eager_form(way: str, bug: str) -> None:
     assert any("modules inside were compared in their eager form" in note for note in result.notes)
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.inner, self.factor = torch.nn.Linear(6, 6), factor
+
+    def forward(self, x: Any) -> Any:
+        made = self.inner(x)
+        made = made * self.factor
+        return made + x
+
+
+def test_the_line_inside_a_part_that_is_compiled() -> None:
+    one = torch.nn.Sequential(torch.nn.Linear(6, 6), Scaled(1.0))
+    other = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.compile(Scaled(1.2), backend="eager"))
+    found = padiff.compare(one, other, batch()).divergence
+    assert found is not None and found.op is not None
+    lines = [line.text for line in (found.op.base_line, found.op.raw_line) if line is not None]
+    assert lines == ["made = made * self.factor"] * 2
+
+
 def test_a_compiled_base() -> None:
     base = warm(whole(built("torch")))
     assert padiff.compare(base, built("paddle"), batch(), loss=squared).aligned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -129,6 +130,7 @@ class Norm(torch.nn.Module):
     [
         (0.3, 1.0, "add", "wide = wide * torch.rsqrt(variance + self.eps)"),
         (1e-6, 1.2, "mul", "normal = normal * self.factor"),
+        (1e-6, 1.01, "mul", "normal = normal * self.factor"),  # less than rounding may be, and all one way
     ],
 )
 def test_the_line_in_a_narrow_model(eps: float, factor: float, op: str, line: str, narrow: bool, cast: bool) -> None:
@@ -385,3 +387,40 @@ def test_masks_of_the_least_number_of_each_dtype(dtype: torch.dtype, capsys: pyt
     inputs = ({"x": torch.from_numpy(x)}, {"x": torch.from_numpy(x).to(dtype)})
     assert padiff.auto_diff(Masked(), Masked().to(dtype), inputs, atol=0.05)
     assert "SUCCESS" in capsys.readouterr().out
+
+
+class Positions(torch.nn.Module):
+    """Returns what is added to scores, the mask in it, as T5 does for its next layers."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.table, self.factor = torch.nn.Parameter(torch.ones(5, 5).cumsum(1)), factor
+
+    def forward(self, x: Any) -> Any:
+        return self.table * self.factor + torch.full((5, 5), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+
+
+class Placed(torch.nn.Module):
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.positions, self.inner = Positions(factor), Attending()
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x, self.positions(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_that_hold_the_least_number_of_each_dtype(dtype: torch.dtype) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    result = padiff.compare(Placed(), Placed().to(dtype), x, loss=wide)
+    assert result.aligned, str(result)
+    assert place(padiff.compare(Placed(), Placed(1.5).to(dtype), x, loss=wide)) == ("positions", "forward")
+
+
+def test_running_statistics_that_are_nothing_but_for_rounding() -> None:
+    """What follows a norm has no mean, until it is rounded to a narrow dtype."""
+    first = [torch.nn.Conv2d(3, 8, 1, bias=False), torch.nn.BatchNorm2d(8)]
+    one = torch.nn.Sequential(*first, torch.nn.Conv2d(8, 16, 1, bias=False), torch.nn.BatchNorm2d(16))
+    x = np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype("float32")
+    result = padiff.compare(one, copy.deepcopy(one).bfloat16(), x, loss=wide)
+    assert result.aligned, str(result)

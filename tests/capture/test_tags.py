@@ -94,3 +94,41 @@ def test_changes_nothing(framework: str) -> None:
     np.testing.assert_array_equal(*outputs)
     for path, gradient in found[0].items():
         np.testing.assert_array_equal(gradient, found[1][path])
+
+
+class Marking(torch.nn.Module):
+    """Marks what it makes after each layer, but for some."""
+
+    def __init__(self, left_out: int = -1, factors: tuple[float, ...] = (1.0, 1.0, 1.0)) -> None:
+        super().__init__()
+        self.layers, self.left_out, self.factors = _linears(3), left_out, factors
+
+    def forward(self, x: Any) -> Any:
+        for place, layer in enumerate(self.layers):
+            made = torch.tanh(layer(x))
+            made = made * self.factors[place]
+            x = x + (made if place == self.left_out else padiff.tag("made", made))
+        return x
+
+
+def _linears(count: int) -> torch.nn.ModuleList:
+    return torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(count))
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+@pytest.mark.parametrize("side", ["base", "raw"])
+def test_a_name_given_many_times_and_not_everywhere(left_out: int, side: str) -> None:
+    models = Marking(), Marking(left_out)
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
+    result = padiff.compare(*(models if side == "raw" else models[::-1]), x)
+    assert result.aligned, str(result)
+    assert [phase for _, phase in tags(result)] == ["forward", "forward", "backward", "backward"]
+    assert len(result.unmatched) == 1
+
+
+def test_the_op_before_one_of_many_tags() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
+    found = padiff.compare(Marking(), Marking(factors=(1.0, 1.1, 1.0)), x).divergence
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert (found.op.base, found.op.raw) == ("torch.Tensor.mul", "torch.Tensor.mul")
+    assert found.op.raw_line.text == "made = made * self.factors[place]"

@@ -129,6 +129,8 @@ def test_steps_that_lead_elsewhere_are_not_taken() -> None:
 
 
 class TorchFused(torch.nn.Module):
+    share = 0.0
+
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.o, self.norm = (*(torch.nn.Linear(8, 8) for _ in range(3)), torch.nn.LayerNorm(8))
@@ -136,7 +138,7 @@ class TorchFused(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         x = self.norm(x)
         q, k = (part(x).view(2, 5, 2, 4).transpose(1, 2) for part in (self.q, self.k))
-        y = torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=True)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, k, dropout_p=self.share, is_causal=True)
         return self.o(y.transpose(1, 2).reshape(2, 5, 8))
 
 
@@ -182,6 +184,8 @@ class PaddleNorm(paddle.nn.Layer):
 
 
 class TorchSpelled(torch.nn.Module):
+    share = 0.0
+
     def __init__(self, bug: str) -> None:
         super().__init__()
         self.q, self.k, self.o, self.norm = (*(torch.nn.Linear(8, 8) for _ in range(3)), TorchNorm(bug))
@@ -197,6 +201,7 @@ class TorchSpelled(torch.nn.Module):
         if self.bug != "mask":
             scores = scores.masked_fill(mask, float("-inf"))
         weights = torch.nn.functional.softmax(scores, -2 if self.bug == "axis" else -1)
+        weights = torch.nn.functional.dropout(weights, self.share) if self.share else weights
         y = weights @ (q if self.bug == "values" else k)
         return self.o(y.transpose(1, 2).reshape(2, 5, 8))
 
@@ -243,6 +248,18 @@ def test_the_line_that_differs_from_a_step_is_named(bug: str, base: str, raw: st
     assert found is not None and found.op is not None and found.op.raw_line is not None
     assert (found.raw_path, found.phase, found.op.base_part) == (path, "forward", part)
     assert found.op.raw_line.text.startswith(lines[raw == "paddle"])
+
+
+@pytest.mark.parametrize("bug", ["factor", "mask"])
+def test_the_line_where_weights_are_dropped_besides(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchFused, "share", 0.2)
+    monkeypatch.setattr(TorchSpelled, "share", 0.2)
+    assert padiff.compare(TorchFused(), TorchSpelled(""), numbers(2, 5, 8)).aligned
+    found = padiff.compare(TorchFused(), TorchSpelled(bug), numbers(2, 5, 8)).divergence
+    _, part, lines = FOUND[bug]
+    assert found is not None and found.op is not None and found.op.raw_line is not None
+    assert found.op.base_part == part
+    assert found.op.raw_line.text.startswith(lines[0])
 
 
 @pytest.mark.parametrize(("base", "raw"), PAIRS)

@@ -68,6 +68,8 @@ def test_another_chance_is_a_divergence(kind: str, base: str, raw: str) -> None:
     assert (found.base_path, found.raw_path, found.phase, found.note) == ("", "", "forward", NOTE)
     assert found.causes[0].name == ("dropout" if kind in ("mask", "chances") else "random draws")
     assert words in str(found)
+    lines = [one[-1].text for one in found.source]
+    assert all(what in line for what, line in zip((f'"{base}": lambda x', f'"{raw}": lambda x'), lines, strict=True))
     assert result.coverage["calls"] == 1.0
 
 

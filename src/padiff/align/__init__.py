@@ -1,8 +1,6 @@
 """Two models become pairs: modules before they run, calls while they run. What has no partner is listed."""
 
 from padiff.align.calls import CallPairing as CallPairing
-from padiff.align.calls import tag_key as tag_key
-from padiff.align.calls import tags_of as tags_of
 from padiff.align.likeness import PASSIVE as PASSIVE
 from padiff.align.modules import pair_modules as pair_modules
 from padiff.align.op_names import FREE_LAYOUT as FREE_LAYOUT
@@ -16,3 +14,5 @@ from padiff.align.orders import orders_of as orders_of
 from padiff.align.slots import name_of as name_of
 from padiff.align.slots import pair_slots as pair_slots
 from padiff.align.stretches import stretches_of as stretches_of
+from padiff.align.tags import tag_key as tag_key
+from padiff.align.tags import tags_of as tags_of

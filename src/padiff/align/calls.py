@@ -12,6 +12,7 @@ from padiff.align.derived import cut, joined, stretches_given
 from padiff.align.kin import by_identity, kin_of
 from padiff.align.stretches import Cut as Place
 from padiff.align.stretches import Stretching, by_the_way, stretched
+from padiff.align.tags import TagPairing
 from padiff.records import Call, Group, ModulePairs, ModuleTree, Slot, Unmatched, Value
 
 MOST_BEHIND = 64
@@ -50,7 +51,7 @@ class CallPairing:
         self._parts_seen: Counter[tuple[int, int]] = Counter()
         self._base_calls = {(call.node, call.occurrence): call for call in base_calls}
         self._calls = base_calls
-        self._tags = tags_of(base_calls)
+        self._tags = TagPairing(base_calls, self._base_of)
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
         self._stretching = Stretching(modules.stretches)
@@ -64,6 +65,12 @@ class CallPairing:
 
     def base_call(self, raw: Call) -> Call | None:
         """The call of base that corresponds to a call of raw; for a group, one made up of the group's."""
+        found = self._base_call(raw)
+        if found is not None:
+            self._tags.call_paired(found, raw)
+        return found
+
+    def _base_call(self, raw: Call) -> Call | None:
         group = self._group_of.get(raw.node)
         if group is not None:
             return self._of_group(group, raw)
@@ -119,7 +126,7 @@ class CallPairing:
 
     def tagged(self, tag: Call) -> Call | None:
         """What base marked with the same name."""
-        return self._tags.get(tag_key(tag))
+        return self._tags.base_tag(tag)
 
     def grouped(self, raw: Call) -> bool:
         """Whether a call is held against a group's, or a part of one: then both end at the same place."""
@@ -375,16 +382,6 @@ class CallPairing:
                 unit = parent.atomic and parent.index in partner_of
                 found.append(found[parent.index] or (parent.path if unit else ""))
         return found
-
-
-def tag_key(tag: Call) -> tuple[str, int]:
-    """The name that the user gave it, and how many times it had been given before."""
-    return tag.path.rpartition("@")[2], tag.occurrence
-
-
-def tags_of(calls: Sequence[Call]) -> dict[tuple[str, int], Call]:
-    """All that was marked inside some calls."""
-    return {tag_key(op): op for call in calls for op in call.ops if op.tag}
 
 
 def _lone(tree: ModuleTree, alone: Sequence[int]) -> frozenset[int]:

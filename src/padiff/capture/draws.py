@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from padiff.frameworks.draws import Bound, Drawn
-from padiff.records import Array, Call, Draw
+from padiff.records import Array, Call, Draw, Frame
 
 _MOST_OPEN = 8
 """Draws of which it is not yet known whether they are held against a bound."""
@@ -56,6 +56,8 @@ class Listener:
         self._open: list[Call] = []
         self._clock = 0
         self._undecided: list[Undecided] = []
+        self.lines: Callable[[], tuple[Frame, ...]] = tuple
+        """Where the user's code is, while a model runs."""
 
     # --- told by the recorder
 
@@ -111,6 +113,7 @@ class Listener:
             call=-1 if call is None else call.index,
             path="" if call is None else call.path,
             clock=self._clock,
+            stack=self.lines(),
         )
         self.draws.append(draw)
         return draw

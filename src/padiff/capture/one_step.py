@@ -154,7 +154,7 @@ class Step:
                 return None
             wanted = self._session.loss_outputs
             probe = self._session.probe
-            named = floating(adapter, output, once=probe is None)
+            named = floating(adapter, output) if probe is None else floating(adapter, output, _PROBED, once=False)
             outputs = [(name, tensor) for name, tensor in named if wanted is None or name in wanted]
             if probe is not None:
                 return _projected(adapter, probe(outputs))
@@ -196,11 +196,17 @@ def in_backward(listener: Listener | None) -> AbstractContextManager[Listener | 
     return nullcontext() if listener is None else listener.in_backward()
 
 
-def floating(adapter: Adapter, output: Any, *, once: bool = True) -> list[tuple[str, Any]]:
+_FLOATING = ("float", "bfloat")
+_PROBED = (*_FLOATING, "complex")
+
+
+def floating(
+    adapter: Adapter, output: Any, kinds: tuple[str, ...] = _FLOATING, *, once: bool = True
+) -> list[tuple[str, Any]]:
     """The floating tensors that a model returned with their places; each once, or as often as it is returned."""
     found: dict[tuple[int, str], tuple[str, Any]] = {}
     for name, tensor in adapter.flatten(output):
-        if adapter.dtype(tensor).startswith(("float", "bfloat")):
+        if adapter.dtype(tensor).startswith(kinds):
             found.setdefault((id(tensor), "" if once else name), (name, tensor))
     return list(found.values())
 

@@ -77,6 +77,7 @@ class OpLog:
         """Whether an op's line is all that matters, and a framework's layer is never whose op it is."""
         self._running, self._tensors, self._adapter = running, tensors, adapter
         self._tensor_type, self._version = adapter.tensor_type, adapter.version
+        self._transforming: Callable[[], object] = getattr(adapter, "transforming", bool)
         self._whose = WhoseCode(adapter, foreign)
         self._kinds = self._whose.known
         self._pending: list[_Pending] = []
@@ -104,7 +105,7 @@ class OpLog:
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, output: Any, frame: FrameType
     ) -> None:
         """An op that writes nothing has ended."""
-        if self._running.open_calls[-1].ops is None or self._inside:
+        if self._running.open_calls[-1].ops is None or self._inside or self._transforming():
             return
         if self._plainly:  # nearly always the user's line, or a function that it calls
             code = frame.f_code
@@ -171,7 +172,7 @@ class OpLog:
     ) -> Begun | None:
         """An op that may write begins."""
         self.settle()
-        if self._running.open_calls[-1].ops is None or self._inside:
+        if self._running.open_calls[-1].ops is None or self._inside or self._transforming():
             return None
         place = self._place(op, args, kwargs, frame)
         return None if place is None else Begun(op, name, place, self._given(args, kwargs))

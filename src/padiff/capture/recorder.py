@@ -88,9 +88,12 @@ class Recorder:
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
+        self._transforming = getattr(live.adapter, "transforming", _nothing)
         self._again = SecondRun(live.adapter, self.tensors)
         self._thread = threading.get_ident()
         self._lines = UserLines(live.adapter.package_folders())
+        if listener is not None:
+            listener.lines = self._lines.stack
         self._tagged: Counter[str] = Counter()
         self._ops: OpLog | None = None
         if ops is not None and hasattr(live.adapter, "watch_ops"):
@@ -392,8 +395,8 @@ class Recorder:
         return other if other is None or scale == 1.0 else other * other.dtype.type(scale)
 
     def _mine(self) -> bool:
-        """Whether this is the thread that runs the model."""
-        return threading.get_ident() == self._thread
+        """Whether this is the thread that runs the model, and what it runs can be looked at."""
+        return threading.get_ident() == self._thread and not self._transforming()
 
     # --- tensors
 

@@ -130,7 +130,8 @@ class Replay(Listener):
             own = self.draws[undecided.draw]
             raw = f"a mask of {list(own.value.shape)} that keeps {chance:.6g}"
             apart = min(abs(chance - likely), abs(1 - chance - likely)) > _ROUGHLY
-            gap = DrawGap("parameters", base.path, own.path, str(base), raw, True, (likely, chance), apart)
+            stacks = (base.stack, own.stack)
+            gap = DrawGap("parameters", base.path, own.path, str(base), raw, True, (likely, chance), apart, stacks)
             self._gaps.append((undecided.draw, gap))
 
     def _choose(self, own: Draw, drawn: Drawn) -> int | None:
@@ -267,4 +268,5 @@ def _gap(reason: str, base: Draw | None, own: Draw | None, there: str = "") -> D
         masked,
         (None if base is None else base.keep, None if own is None else own.keep),
         covered=reason == "parameters" and base is not None and own is not None and _covered(base, own),
+        stacks=(() if base is None else base.stack, () if own is None else own.stack),
     )

@@ -58,6 +58,8 @@ class Session:
         self.listen: Callable[[], Listener] | None = None
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None
+        self.gathers_alike = False
+        """Whether both models' earlier steps have left the same gradients, but for rounding."""
         """Who listened to the last run."""
         self.deaf = False
         """Whether compiled code of the last run could draw with nobody listening."""
@@ -203,17 +205,18 @@ class Session:
         self.clear_gradients()
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Inside, the step that ran last may run again: buffers and random numbers are as they were before it.
+    def again(self, *, anew: bool = False) -> Iterator[None]:
+        """Inside, the step that ran last may run again: buffers and random numbers are as they were before it, and so
+        are gradients that earlier steps have left, unless it is to run ``anew``.
 
-        Afterwards they are as it left them, and so are the gradients."""
+        Afterwards they are as it left them."""
         with preserved(self.live, buffers=True):
             drawn, seen, drew = self._randomness, self._calls, self.drew
             # What runs inside may start from something else.
             before = self._drawn_before, self._buffers_before, self._gradients_before
             self._randomness = self._drawn_before
             put_back(self.live, self._buffers_before)
-            for parameter, gradient in self._gradients_before:
+            for parameter, gradient in () if anew else self._gradients_before:
                 self.live.adapter.set_gradient(parameter, self.live.adapter.clone(gradient))
             try:
                 yield
@@ -271,9 +274,13 @@ class Session:
 
     def leaves_gradients(self) -> bool:
         """Whether something is left that the next step would add to."""
+        return any(value is not None and value.numpy().any() for value in self.left_gradients().values())
+
+    def left_gradients(self) -> dict[str, Value | None]:
+        """What is left for the next step to add to."""
         adapter = self.live.adapter
-        found = (adapter.gradient(parameter) for parameter in self.live.parameters().values())
-        return any(gradient is not None and adapter.to_numpy(gradient).any() for gradient in found)
+        found = {path: adapter.gradient(parameter) for path, parameter in self.live.parameters().items()}
+        return {path: None if gradient is None else Held(adapter, gradient) for path, gradient in found.items()}
 
     def clear_gradients(self) -> None:
         for parameter in self.live.parameters().values():

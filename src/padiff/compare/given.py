@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from padiff.compare.masks import without_masked
-from padiff.records import Array, Outcome, Value
+from padiff.compare.arrays import compare_arrays
+from padiff.compare.masks import without_least, without_masked
+from padiff.records import Array, Outcome, Tolerance, Value
 
 MOST_MASK = 1 << 22
 """Elements of a tensor that is asked whether it is a mask."""
@@ -31,6 +32,13 @@ def as_masks(base: Array, raw: Array, outcome: Outcome) -> Outcome:
         return outcome
     known = base.dtype != raw.dtype and _alike(base.astype(np.float64), raw.astype(np.float64))
     return replace(outcome, verdict="equal", reason=None) if known else outcome
+
+
+def beside_the_least(base: Array, raw: Array, outcome: Outcome, tolerance: Tolerance) -> Outcome:
+    """The outcome for scores of two dtypes, where each side leaves out with the least number of its own: that of the
+    rest."""
+    rest = None if outcome.agrees else without_least(base, raw)
+    return outcome if rest is None else compare_arrays(*rest, replace(tolerance, predicted=None))
 
 
 def _measured(array: Array) -> bool:

@@ -5,21 +5,38 @@ from __future__ import annotations
 import itertools
 import math
 
+import ml_dtypes
 import numpy as np
 
+from padiff.compare.kinds import kind_of
 from padiff.records import MASKED, Array
+
+NEARLY = 0.9
+"""Of the least number of a dtype: what is added to it is small beside it."""
 
 
 def masked_alike(base: Array, raw: Array) -> Array:
     """Base's array with raw's numbers where both mask something out."""
     both = _both(base, raw)
-    return base if both is None else np.where(both, raw, base)
+    return base if both is None else np.where(both, raw.astype(base.dtype, copy=False), base)
 
 
 def without_masked(base: Array, raw: Array) -> tuple[Array, Array] | None:
     """Both with zeros where both mask something out, so that the rest counts; None where nothing is masked."""
     both = _both(base, raw)
     return None if both is None else (np.where(both, 0, base), np.where(both, 0, raw))
+
+
+def least_alike(base: Array, raw: Array) -> Array:
+    """Base's array with raw's numbers where each holds the least number of its own dtype, which are two dtypes."""
+    both = _both_least(base, raw)
+    return base if both is None else np.where(both, raw.astype(base.dtype), base)
+
+
+def without_least(base: Array, raw: Array) -> tuple[Array, Array] | None:
+    """Both with zeros there, so that the rest counts; None where that is nowhere."""
+    both = _both_least(base, raw)
+    return None if both is None else (np.where(both, base.dtype.type(0), base), np.where(both, raw.dtype.type(0), raw))
 
 
 def mean_the_same(base: Array, raw: Array) -> bool:
@@ -82,10 +99,26 @@ def _kept(mask: Array) -> Array | None:
     return ~zero if bool((zero | (mask == 1)).all()) else None
 
 
-def _both(base: Array, raw: Array) -> Array | None:
-    if base.shape != raw.shape or base.dtype != raw.dtype or base.dtype.kind != "f" or not base.size:
+def _both_least(base: Array, raw: Array) -> Array | None:
+    if base.dtype == raw.dtype:
         return None
-    if base.min() > MASKED or raw.min() > MASKED:
+    both = _both(base, raw)
+    if both is None:
+        return None
+    found: Array = both & _least(base) & _least(raw)
+    return found if bool(found.any()) else None
+
+
+def _least(array: Array) -> Array:
+    """Where the least number of its dtype is, or what is left of it once something was added."""
+    found: Array = array.astype(np.float64) <= NEARLY * float(ml_dtypes.finfo(array.dtype).min)
+    return found
+
+
+def _both(base: Array, raw: Array) -> Array | None:
+    if base.shape != raw.shape or not base.size or any(kind_of(one.dtype).family != "float" for one in (base, raw)):
+        return None  # the least number of a narrower dtype is another
+    if not (float(base.min()) <= MASKED and float(raw.min()) <= MASKED):
         return None
     found: Array = (base <= MASKED) & (raw <= MASKED)
     return found

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from padiff.compare.arrays import compare_arrays
+from padiff.compare.leaning import leaning
 from padiff.compare.masks import without_masked
 from padiff.compare.measure import rms
 from padiff.diagnose.bounds import Bounds
@@ -326,7 +327,7 @@ def _apart(base: Array, raw: Array, tolerance: Tolerance) -> float:
         if np.isfinite(far).all() and far.max() > 0.05 * (np.abs(one).max() + np.abs(two).max()):
             return math.inf
     outcome = compare_arrays(base, raw, tolerance)
-    if not outcome.agrees:
+    if not outcome.agrees or leaning(base, raw, tolerance):
         return math.inf
     return outcome.numbers.rmse if outcome.numbers is not None else 0.0
 

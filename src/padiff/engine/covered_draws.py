@@ -32,7 +32,8 @@ def with_covered_draws(
         base_call=-1 if base is None else base.index,
         raw_call=-1 if raw is None else raw.index,
     )
-    stacks = [() if call is None else source_lines(call.stack) for call in (base, raw)]
+    called = (() if call is None else call.stack for call in (base, raw))
+    stacks = [source_lines(drawn or around) for drawn, around in zip(gap.stacks, called, strict=True)]
     place = divergence_of(comparison, stacks[0], stacks[1], NOTE)
     cause = Cause("dropout" if gap.masked else "random draws", _evidence(gap), 0.95, tested=False)
     return replace(done, comparisons=(*done.comparisons, comparison)), [replace(place, causes=(cause,))]

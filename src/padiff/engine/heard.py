@@ -32,7 +32,8 @@ def heard_in(step: StepDump) -> Listener:
 
 def plain_gaps(gaps: Iterable[DrawGap]) -> list[dict[str, Any]]:
     """As JSON can say it."""
-    return [{**vars(gap), "keeps": list(gap.keeps)} for gap in gaps]
+    held = [{name: value for name, value in vars(gap).items() if name != "stacks"} for gap in gaps]
+    return [{**row, "keeps": list(row["keeps"])} for row in held]
 
 
 def stored_gaps(step: StepDump) -> tuple[DrawGap, ...]:
@@ -51,6 +52,7 @@ def _gap(row: Mapping[str, Any]) -> DrawGap:
         masked=row.get("masked") is True,
         covered=row.get("covered") is True,
         keeps=(known[0], known[1]) if len(known) == 2 else (None, None),
+        stacks=((), ()),
         **texts,
     )
 

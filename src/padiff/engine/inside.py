@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from padiff.engine.watched_again import (
     OpNoise,
     Seen,
     Watched,
+    has_own_code,
     looking_into_borders,
     ops_of,
     own_calls,
@@ -57,7 +58,7 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     culprit = _culprit(fault, scenes, watched)
     if culprit is None or not culprit.found:
         return divergence
-    named = _named(divergence, culprit, with_code(fault, scenes))
+    named = _named(divergence, culprit, _coded(culprit, fault, scenes))
     if fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call
         if call.is_op:
@@ -67,6 +68,17 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+
+
+def _coded(culprit: Culprit, fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
+    """Which side's module has code of its own, or one inside it in whose code the op is: a framework's own module may
+    be around the user's (``torch.compile``)."""
+    found = list(with_code(fault, scenes))
+    sides = (scenes.job.base, scenes.reference.trace, culprit.base), (scenes.job.raw, scenes.found, culprit.raw)
+    for side, (live, trace, event) in enumerate(sides):
+        nodes = (call.node for call in trace.calls if event is not None and call.index == event.call.parent)
+        found[side] = found[side] or any(has_own_code(live, node) for node in nodes)
+    return found[0], found[1]
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
@@ -212,8 +224,9 @@ def _events(
 def _telling(fault: Fault, scenes: Scenes, base: Seen, raw: Seen) -> tuple[Call | None, Call | None]:
     """The tag or the child that is given the accused tensor, on each side; None where the module returns it."""
     if "@" in fault.comparison.raw_path:
-        name = fault.comparison.raw_path.rpartition("@")[2]
-        return _tag(base, name), _tag(raw, name)
+        wrong = fault.comparison
+        ours, theirs = scenes.reference.trace.calls, scenes.found.calls
+        return _tag(base, ours, wrong.base_path, wrong.base_call), _tag(raw, theirs, wrong.raw_path, wrong.raw_call)
     given = fault.phase == "forward" and fault.comparison.role == "input"
     if given or (fault.between and fault.after is not None and fault.after.index != fault.raw.index):
         child = next((call for call in raw.children if call.index == _direct(fault, scenes)), None)
@@ -272,9 +285,13 @@ def _direct(fault: Fault, scenes: Scenes) -> int:
     return index
 
 
-def _tag(seen: Seen, name: str) -> Call | None:
-    calls = [*seen.children, *([seen.call] if seen.call is not None else [])]
-    return next((op for call in calls for op in call.ops if op.tag and op.path.rpartition("@")[2] == name), None)
+def _tag(seen: Seen, calls: Sequence[Call], path: str, index: int) -> Call | None:
+    """The tag that a comparison is about, as it was seen: one name may be given many times."""
+    name = path.rpartition("@")[2]
+    told = next((op.occurrence for call in calls for op in call.ops if op.tag and op.index == index), None)
+    inside = [*seen.children, *([seen.call] if seen.call is not None else [])]
+    tags = [op for call in inside for op in call.ops if op.tag and op.path.rpartition("@")[2] == name]
+    return next((tag for tag in tags if tag.occurrence == told), tags[0] if tags else None)
 
 
 def _named(divergence: Divergence, culprit: Culprit, coded: tuple[bool, bool]) -> Divergence:

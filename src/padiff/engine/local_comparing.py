@@ -12,7 +12,8 @@ import numpy as np
 
 from padiff.align import name_of
 from padiff.compare.layouts import compare_arranged
-from padiff.compare.masks import masked_alike, without_masked
+from padiff.compare.leaning import leaning
+from padiff.compare.masks import least_alike, masked_alike, without_least, without_masked
 from padiff.compare.measure import rms_gap
 from padiff.compare.tolerance import predicting
 from padiff.engine.beside import Beside
@@ -90,18 +91,20 @@ class LocalComparing:
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
         tolerance = self.allowed(key)
-        if role == "input" and phase == "forward":
-            own, expected = expected, masked_alike(expected, found)
-            if expected is not own:
-                self._altered.add(other.origin)
-        rest = without_masked(expected, found) if call.tag and phase == "forward" else None
+        alike = masked_alike if role == "input" else least_alike
+        told = alike(expected, found) if phase == "forward" else expected
+        if told is not expected:
+            self._altered.add(other.origin)
+        rest = _unmasked(expected, found, tagged=bool(call.tag)) if phase == "forward" else None
+        expected = told
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
         outcome, arranged = compare_arranged(
             expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely
         )
+        outcome = _unless_leaning(outcome, arranged, found, tolerance) if phase == "forward" else outcome
         if rest is not None:
-            arranged = None if arranged is None else one.value.numpy()
+            arranged = None if arranged is None else told
         if phase == "forward" and outcome.numbers is not None:
             self._sizes.setdefault(one.origin, outcome.numbers)
         if phase == "backward" and self._saturation.explains(role, base, outcome):
@@ -206,3 +209,18 @@ class LocalComparing:
         """The run is over: what was drawn of it is hung where it belongs."""
         if self._gallery is not None:
             self.comparisons = self._gallery.hung(self.comparisons)
+
+
+def _unmasked(base: Array, raw: Array, *, tagged: bool) -> tuple[Array, Array] | None:
+    """Both without what both leave out; None where there is no such thing."""
+    return without_masked(base, raw) if tagged else without_least(base, raw)
+
+
+def _unless_leaning(outcome: Outcome, base: Array | None, raw: Array, tolerance: Tolerance) -> Outcome:
+    """A fault where a narrower dtype explains how far two are apart, and not that all of it is to one side."""
+    if outcome.verdict == "equal" or not outcome.agrees or base is None:
+        return outcome
+    why = leaning(base, raw, tolerance)
+    if not why:
+        return outcome
+    return replace(outcome, verdict="different", reason="values", message=f"{outcome.message}; {why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -57,7 +57,8 @@ class Located:
     alike: bool
     scenes: Scenes
     noise: Noise | None = None
-    """How far rounding moves the loss and the gradients of base's parameters; calls' own is the scenes' reference's."""
+    """How far rounding moves the loss, the gradients of base's parameters and, to a narrow dtype, what calls leave in
+    buffers; calls' own is the scenes' reference's."""
     lost: bool = False
     """A tensor of another shape could not be replaced: gradients that differ may differ for that alone."""
     buffers: tuple[Mapping[str, Value], ...] = ()
@@ -94,13 +95,14 @@ def localise(
     """
     backward, wanted = backward and job.backward, ops
     left: list[Mapping[str, Value]] = []
-    reference = reference_of(job, base, step, backward=backward, ops=ops, left=left if buffers else None)
+    kept = left if buffers or job.tolerance.narrow else None
+    reference = reference_of(job, base, step, backward=backward, ops=ops, left=kept)
     noise: Noise | None = None
     if earlier is not None:
         reference, noise = replace(reference, noise=earlier.scenes.reference.noise), earlier.noise
     elif tolerance.mode == "auto":
         at_once = backward and gradients_differ
-        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=at_once)
+        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=at_once, left=left[:1])
         if noise is not None and backward and not at_once:
             reference = replace(reference, gradients_later=True)
             noise = replace(noise, parameters=least_of_parameters(base.live, reference))
@@ -168,7 +170,7 @@ def localise(
     judged = state(noise)
     if reference.gradients_later:
         if unsettled(run.faults, judged):
-            reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=True)
+            reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=True, left=left[:1])
             settle(run, reference.noise)
             judged = state(noise)
         reference = replace(reference, gradients_later=False)
@@ -211,7 +213,7 @@ def localise(
         scenes,
         noise,
         run.lost,
-        tuple(left),
+        tuple(left) if buffers else (),
         run.unreplaced,
     )
 
@@ -242,14 +244,22 @@ def reference_of(
 
 
 def shaken_reference(
-    job: Job, base: Session, reference: Reference, step: int, drift: Mapping[str, float], *, backward: bool
+    job: Job,
+    base: Session,
+    reference: Reference,
+    step: int,
+    drift: Mapping[str, float],
+    *,
+    backward: bool,
+    left: Sequence[Mapping[str, Value]] = (),
 ) -> tuple[Reference, Noise | None]:
-    """How far rounding moves what each call adds."""
+    """How far rounding moves what each call adds, and leaves in the buffers of which ``left`` has what base leaves."""
     jitter = Jitter(job.tolerance.narrow)
     run = LocalRun(reference, Itself(reference.trace), Tolerance(mode="auto"), backward=backward, change=jitter)
     try:
         with perturbed(base.live, jitter, relative_steps(base, drift)):
-            shaken = _fed(base, step, job, 0, run, backward=backward)
+            moved: list[Mapping[str, Value]] = []
+            shaken = _fed(base, step, job, 0, run, backward=backward, left=moved if left else None)
     except Exception:  # the model's own: it ran through on what it was really given
         return reference, None
     trace = reference.trace
@@ -258,7 +268,8 @@ def shaken_reference(
     if trace.loss is not None:
         loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))
         loss = max(loss, 0.0 if shaken.loss is None else gap(trace.loss, shaken.loss))
-    return replace(reference, noise=run.compared.gaps), Noise(parameters=parameters, loss=loss)
+    kept = gaps(left[0], moved[0]) if left else {}
+    return replace(reference, noise=run.compared.gaps), Noise(parameters=parameters, buffers=kept, loss=loss)
 
 
 def _moved(jitter: Jitter, slot: Slot) -> float | None:
@@ -293,7 +304,7 @@ def _fed(
 ) -> StepTrace:
     """One of the models again, 0 for base, with what a feeder gives it; it is afterwards as it was before. ``stop`` is
     asked after forward whether that is all."""
-    with session.again():
+    with session.again(anew=session.gathers_alike):  # what earlier steps left is their rounding, and no call's here
         with (
             spared_collector(),
             session.begun(

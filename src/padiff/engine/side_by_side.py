@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from padiff.align import CallPairing, Repeated, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
-from padiff.compare.given import as_given, as_masks
+from padiff.compare.given import as_given, as_masks, beside_the_least
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
@@ -136,7 +136,7 @@ class SideBySide:
         if base is None:
             self._unmatched.append(Unmatched("raw", tag.path, tag.kind, "base tags nothing of this name"))
             return
-        self._tags_met.add(tag_key(tag))
+        self._tags_met.add(tag_key(base))
         pairs, base_alone, raw_alone = pair_slots(base.outputs, tag.outputs)
         for one, other in pairs:
             if one.value.dtype == "released":
@@ -384,7 +384,8 @@ class SideBySide:
         for key, arrays, role, base, raw, one, other in self._queue:
             if arrays is not None:
                 results[key] = arrays
-                outcome = compare_in_any_layout(*arrays, self._allowed(one.tensor))
+                tolerance = self._allowed(one.tensor)
+                outcome = beside_the_least(*arrays, compare_in_any_layout(*arrays, tolerance), tolerance)
                 if role == "input":
                     outcome = as_masks(*arrays, outcome)
                 self._outcomes[key] = outcome
@@ -449,6 +450,7 @@ class SideBySide:
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
         outcome = compare_in_any_layout(expected, found, tolerance, gradients=gradients, loosely=not self._alike)
+        outcome = outcome if gradients else beside_the_least(expected, found, outcome, tolerance)
         if self._crossings is not None and outcome.verdict == "rounding" and not gradients:
             self._crossings.look(expected, found, numbers)
         return outcome

@@ -44,6 +44,15 @@ class State:
         self._shared = {entry.path: group for group in shared_in_base(job, plan) for entry in group}
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
+    def with_buffers_of(self, noise: Noise | None) -> State:
+        """The same, where calls by themselves move buffers further than the whole run does: a norm's mean is nothing
+        after another norm, until what is between is rounded."""
+        if self._noise is None or noise is None or not noise.buffers:
+            return self
+        own = self._noise.buffers
+        further = {path: max(moved, noise.buffers.get(path, 0.0)) for path, moved in own.items()}
+        return State(self._job, self._plan, self._step, replace(self._noise, buffers=further))
+
     def loss(self, base: Value | None, raw: Value | None, compared: Iterable[Comparison]) -> list[Comparison]:
         """The loss against the loss; a sum of terms that cancel is as uncertain as its terms, which are among what is
         ``compared``."""

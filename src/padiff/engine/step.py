@@ -133,6 +133,7 @@ class Step:
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
+        second: Located | None = None
         by_rounding = job.tolerance.mode == "auto" and not self.compiled
         told = without_idle_inputs(done)
         wanted = done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise)
@@ -180,15 +181,19 @@ class Step:
             if drift is not None and noise is not None and all(one.agrees for one in weights):
                 found += self.after.moments.compare(self.step, noise, drift.gradients, done.comparisons)
         buffers = _buffers(base, raw, self.modules)
-        kept = state.tensors("buffer", "buffer", *buffers)
+        moving = None if second is None else second.noise
+        kept = state.with_buffers_of(moving).tensors("buffer", "buffer", *buffers)
         found += explained(kept, ()) if grown else kept
         self.after.keep_buffers(*buffers)
         self.keeping.base.end(base, buffers[0])
         self.keeping.raw.end(raw, buffers[1])
         for session, optimizer in zip((base, raw), job.optimizers or (None, None), strict=True):
             session.finish_step(optimizer)
-        if job.optimizers is not None and job.steps > 1 and self.step == 0 and not located:
-            self._say_what_is_left()
+        if job.optimizers is not None and job.steps > 1 and not located:
+            if self.step == 0:
+                self._say_what_is_left()
+            left = state.tensors("gradient", "parameter", base.left_gradients(), raw.left_gradients())
+            base.gathers_alike = raw.gathers_alike = bool(left) and all(one.agrees for one in left)
         plain = replace(done, comparisons=tuple(found))
         first = None if located else find_divergence(plain, trees)
         if first is not None:

@@ -69,7 +69,7 @@ class Summaries:
                 if partner is None:
                     alone.append(Unmatched("raw", call.path, call.kind, "base tags nothing of this name"))
                     continue
-                met.add(tag_key(call))
+                met.add(tag_key(partner))
                 for one, other in pair_slots(partner.outputs, call.outputs)[0]:
                     hold("output", one, other, partner, call)
                 continue

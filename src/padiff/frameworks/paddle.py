@@ -283,6 +283,9 @@ class PaddleAdapter:
             return None
         return str(tracer._amp_dtype)
 
+    def transforming(self) -> bool:
+        return False
+
     def requires_grad(self, tensor: Any) -> bool:
         return not tensor.stop_gradient
 
@@ -296,7 +299,8 @@ class PaddleAdapter:
     def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
         terms = []
         for output, direction in outputs:
-            wide = output if output.dtype == paddle.float64 else output.astype("float32")
+            real = output.real() + 0.5 * output.imag() if output.is_complex() else output
+            wide = real if real.dtype == paddle.float64 else real.astype("float32")
             along = paddle_arrays.from_numpy(np.array(direction)).to(output.place)
             terms.append((wide * along.astype(wide.dtype)).sum())
         return functools.reduce(lambda a, b: a + b, terms)

@@ -54,7 +54,15 @@ def moments_of(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[
 def gradient(parameter: Any) -> Any | None:
     """What backward has left, wherever it is kept."""
     main = getattr(parameter, "main_grad", None)
-    return parameter.grad if main is None else main
+    found = parameter.grad if main is None else main
+    return _dense(found, parameter) if found is not None and found.is_selected_rows() else found
+
+
+def _dense(gradient: Any, parameter: Any) -> Any:
+    """The gradient of a table of which only the rows that were used are kept, some of them more than once."""
+    rows = paddle.to_tensor(gradient.rows(), dtype="int64")
+    with paddle.no_grad():
+        return paddle.index_add(paddle.zeros_like(parameter), rows, 0, gradient._get_tensor_from_selected_rows())
 
 
 def set_gradient(parameter: Any, gradient: Any | None) -> None:

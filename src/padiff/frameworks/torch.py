@@ -70,7 +70,7 @@ class TorchAdapter:
     leaves_gradients = True
 
     def is_tensor(self, thing: Any) -> bool:
-        return isinstance(thing, torch.Tensor)
+        return isinstance(thing, torch.Tensor) and not thing.is_nested
 
     def is_optimizer(self, thing: Any) -> bool:
         return isinstance(thing, torch.optim.Optimizer)
@@ -138,7 +138,7 @@ class TorchAdapter:
     # --- tensors
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
-        return tuple(tensor.shape)
+        return tuple((tensor.values() if tensor.is_nested else tensor).shape)
 
     def dtype(self, tensor: Any) -> str:
         return str(tensor.dtype).removeprefix("torch.")
@@ -289,6 +289,9 @@ class TorchAdapter:
                 return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         return None
 
+    def transforming(self) -> bool:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+
     def requires_grad(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
 
@@ -301,7 +304,8 @@ class TorchAdapter:
     def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
         terms = []
         for output, direction in outputs:
-            wide = output if output.dtype == torch.float64 else output.float()
+            real = output.real + 0.5 * output.imag if output.is_complex() else output
+            wide = real if real.dtype == torch.float64 else real.float()
             array = direction if direction.flags.writeable else np.array(direction)  # else torch warns
             terms.append((wide * torch.from_numpy(array).to(wide)).sum())
         return sum(terms[1:], terms[0])

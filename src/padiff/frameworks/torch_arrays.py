@@ -27,6 +27,8 @@ _TO_TORCH_BITS = {
 def to_numpy(tensor: Any) -> Array:
     """The elements on the host, sharing memory where possible."""
     host = tensor.detach() if tensor.requires_grad else tensor
+    if host.is_nested:
+        host = host.values()
     if host.dtype in _PLAIN:
         try:
             plain: Array = host.numpy()

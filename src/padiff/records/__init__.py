@@ -19,14 +19,13 @@ from padiff.records.traces import (
     FIRST_OP,
     UNORDERED,
     Call,
-    Frame,
     Noise,
     Slot,
     SourceLine,
     StepTrace,
     Unmatched,
 )
-from padiff.records.values import MASKED, Array, Phase, Reason, Role, Side, TensorSpec, Value, Verdict
+from padiff.records.values import MASKED, Array, Frame, Phase, Reason, Role, Side, TensorSpec, Value, Verdict
 from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
 
 __all__ = [

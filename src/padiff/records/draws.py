@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from padiff.records.plain import PlainData
-from padiff.records.values import Array
+from padiff.records.values import Array, Frame
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Draw(PlainData):
     """What the model made of uniform numbers by holding them against a bound: true or false."""
     chance: float | None = None
     """How likely a true is in ``event``, by that bound."""
+    stack: tuple[Frame, ...] = ()
+    """The user's lines that draw it, while the model runs."""
 
     @property
     def keep(self) -> float | None:
@@ -72,6 +74,8 @@ class DrawGap(PlainData):
     """How much base's mask and raw's keep, where known."""
     covered: bool = False
     """Whether raw was given base's numbers as they are, so that nothing but this may tell that it draws otherwise."""
+    stacks: tuple[tuple[Frame, ...], tuple[Frame, ...]] = ((), ())
+    """The user's lines of both sides, where known."""
 
     def __str__(self) -> str:
         left, right = self.base_path or "(model)", self.raw_path or "(model)"

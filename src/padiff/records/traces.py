@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from padiff.records.draws import Draw
 from padiff.records.plain import PlainData, record
-from padiff.records.values import Value
+from padiff.records.values import Frame, Value
 
 FIRST_OP = 1 << 24
 """Calls of ops are numbered from here on, those of modules from 0: how many ops are seen changes no number of these."""
 
 UNORDERED = "?"
 """Names of slots begin so where a compiler has left nothing of their places: only their values tell what they are."""
-
-
-class Frame(NamedTuple):
-    """A place in the user's code, cheap to take while a model runs; its text is read when somebody asks."""
-
-    file: str
-    line: int
-    function: str
 
 
 @record

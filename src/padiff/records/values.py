@@ -1,8 +1,8 @@
-"""Tensors as the stages see them, and the few words that say which tensor it is and what was found."""
+"""Tensors as the stages see them, places in code, and the few words that say which tensor it is and what was found."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -16,6 +16,14 @@ Verdict = Literal["equal", "rounding", "precision", "different"]
 Reason = Literal["structure", "shape", "dtype", "nonfinite", "values"]
 Role = Literal["output", "input", "loss", "parameter", "buffer"]
 Side = Literal["base", "raw"]
+
+
+class Frame(NamedTuple):
+    """A place in the user's code, cheap to take while a model runs; its text is read when somebody asks."""
+
+    file: str
+    line: int
+    function: str
 
 
 class Value(Protocol):

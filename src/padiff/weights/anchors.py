@@ -38,7 +38,7 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
     direct += _by_all_they_hold(loose, direct)
     around = _Around((base.tree, base_holds, base_use.calls), (raw.tree, raw_holds, raw_use.calls))
     return Anchors(
-        pairs=tuple(direct),
+        pairs=tuple(around.holding_as_much(one, other) for one, other in direct),
         groups=(*groups, *around.groups(groups)),
         base_holds={index: tuple(held) for index, held in base_holds.items()},
         raw_holds={index: tuple(held) for index, held in raw_holds.items()},
@@ -89,12 +89,23 @@ def _group(pair: UnitPair, base: LiveTree) -> Group:
 
 
 class _Around:
-    """Finds modules around the one of a group, and around each of its several, that hold nothing else: kernels with
-    their norms."""
+    """Finds modules around those that are paired, or around the one of a group and each of its several, that hold the
+    same: kernels with their norms, layers with their adapters."""
 
     def __init__(self, *sides: tuple[ModuleTree, Mapping[int, Sequence[int]], Mapping[int, int]]) -> None:
         self._trees, self._calls = [side[0] for side in sides], [side[2] for side in sides]
         self._content = [_content(tree, holds) for tree, holds, _ in sides]
+
+    def holding_as_much(self, base: int, raw: int) -> tuple[int, int]:
+        """Two modules that hold a layer each; where one has more in it (an adapter's tensors in the layer that it
+        adapts), the module around the other that has the same."""
+        pair = [base, raw]
+        for side, other in ((0, 1), (1, 0)):
+            wanted = self._content[other][pair[other]]
+            if self._content[side][pair[side]] < wanted:
+                above = (one for one in self._above(side, pair[side]) if self._content[side][one] == wanted)
+                pair[side] = next(above, pair[side])
+        return pair[0], pair[1]
 
     def groups(self, groups: Sequence[Group]) -> list[Group]:
         found: dict[tuple[int, ...], Group] = {}
