@@ -283,8 +283,7 @@ class PaddleAdapter:
             return None
         return str(tracer._amp_dtype)
 
-    def transforming(self) -> bool:
-        return False
+    transforming = staticmethod(bool)
 
     def requires_grad(self, tensor: Any) -> bool:
         return not tensor.stop_gradient

@@ -368,9 +368,9 @@ class Adapter(Protocol):
         are not. An adapter of a framework that has no such thing may leave it out."""
         ...
 
-    def transforming(self) -> bool:
-        """Whether tensors are stand-ins here and now, of a function that is being transformed (``vmap``): nothing can
-        be read of them. An adapter of a framework that has no such thing may leave it out."""
+    def transforming(self) -> object:
+        """Something true where tensors are stand-ins here and now, of a function that is being transformed (``vmap``):
+        nothing can be read of them. An adapter of a framework that has no such thing may leave it out."""
         ...
 
     def requires_grad(self, tensor: Any) -> bool: ...

@@ -289,8 +289,7 @@ class TorchAdapter:
                 return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         return None
 
-    def transforming(self) -> bool:
-        return torch._C._functorch.peek_interpreter_stack() is not None
+    transforming = staticmethod(torch._C._functorch.peek_interpreter_stack)
 
     def requires_grad(self, tensor: Any) -> bool:
         return bool(tensor.requires_grad)
