@@ -3,6 +3,7 @@
 from padiff.align.calls import CallPairing as CallPairing
 from padiff.align.calls import tag_key as tag_key
 from padiff.align.calls import tags_of as tags_of
+from padiff.align.gathered import gathered_of as gathered_of
 from padiff.align.likeness import PASSIVE as PASSIVE
 from padiff.align.modules import pair_modules as pair_modules
 from padiff.align.op_names import FREE_LAYOUT as FREE_LAYOUT

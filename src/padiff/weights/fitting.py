@@ -114,12 +114,17 @@ def part_role(unit: Unit) -> str:
     return next((word for word in last if word in PART_ORDER), "")
 
 
+def first_role(unit: Unit) -> str:
+    """The same; of a unit that its own name says is several of them joined, such as ``kv``, the first."""
+    return part_role(unit) or next(iter(_roles_in(unit.label.rpartition(".")[2])), "")
+
+
 def in_part_order(parts: Sequence[Unit], whole: Unit | None = None) -> tuple[list[Unit], bool]:
     """Parts in the order that the fused unit's name spells, else in the usual one; and whether names told it."""
-    roles = [part_role(part) for part in parts]
+    roles = [first_role(part) for part in parts]
     if all(roles) and len(set(roles)) == len(roles):
         order = (_spelt(whole, roles) if whole is not None else ()) or PART_ORDER
-        return sorted(parts, key=lambda part: order.index(part_role(part))), True
+        return sorted(parts, key=lambda part: order.index(first_role(part))), True
     return list(parts), False
 
 
@@ -132,7 +137,7 @@ def tells_order(whole: Unit) -> bool:
 def _spelt(whole: Unit, roles: Sequence[str]) -> tuple[str, ...]:
     """The order of the parts as the fused unit is called: ``kqv``, ``key_query_value``, ``up_gate_proj``."""
     found = _roles_in(whole.label.rpartition(".")[2])
-    return found if set(found) == set(roles) else ()
+    return found if set(found) >= set(roles) else ()
 
 
 def _roles_in(name: str) -> tuple[str, ...]:
