@@ -57,11 +57,11 @@ def fits(base: Unit, raw: Unit) -> bool:
     for role in base.required:
         one, two = base.atoms[role], raw.atoms[role]
         if UNKNOWN in (one.axes, two.axes):
-            if sorted(one.shape) != sorted(two.shape) and not merges(one.shape, two.shape):
+            if sorted(one.shape) != sorted(two.shape) and not merges_somehow(one.shape, two.shape):
                 return False
         elif one.neutral != two.neutral and _flat(one.shape) != _flat(two.shape):
             loose = base.layer is None or raw.layer is None
-            merged = loose and one.parts == two.parts == 1 and merges(one.shape, two.shape)
+            merged = loose and one.parts == two.parts == 1 and merges_somehow(one.shape, two.shape)
             if not merged and not (len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None):
                 return False
     return True
@@ -83,6 +83,21 @@ def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
         return False
     merged = merged_axes(long, short)
     return merged is not None and all(size == 1 for size in long[merged:])
+
+
+def turned_merge(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The permutation after which one of a matrix and a tensor of three axes is the other, merged or cut, with inputs
+    and outputs in each other's place: [32, 4, 12] is [48, 32] so."""
+    if sorted((len(one), len(two))) != [2, 3] or 1 in one or 1 in two:
+        return None
+    if len(one) == 2:
+        return (1, 0) if merges(one[::-1], two) else None
+    turned = [first for first in (1, 2) if (math.prod(one[first:]), math.prod(one[:first])) == two]
+    return (*range(turned[0], 3), *range(turned[0])) if turned else None
+
+
+def merges_somehow(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
+    return merges(one, two) or turned_merge(one, two) is not None
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
