@@ -107,3 +107,24 @@ def test_a_rate_beside_a_kink_is_named() -> None:
         found = trained(0.02, row).divergence
         assert found is not None
         assert (found.phase, found.step, found.causes[0].name) == ("weight", 0, "lr")
+
+
+def test_a_kink_beside_a_fault_in_forward_is_no_second_place() -> None:
+    for row in range(8):
+        base, raw = model(False), model(True)
+        for found in (base, raw):
+            found[1].weight.requires_grad_(False)
+        raw[0].register_forward_hook(lambda module, given, made: torch.cat([made[:-1], made[-1:] * 1.05]))
+        result = padiff.compare(base, raw, on_the_kink(row))
+        assert [(one.raw_path, one.phase) for one in result.divergences] == [("0", "forward")], str(result)
+
+
+def test_what_all_numbers_share_is_no_kink_however_few_there_are() -> None:
+    base, raw = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 3)) for _ in range(2))
+    for parameter in raw[0].parameters():
+        parameter.register_hook(lambda gradient: gradient * 1.5)
+    calls: list[Any] = []
+    base.register_forward_pre_hook(lambda *_: calls.append(1))
+    result = padiff.compare(base, raw, torch.randn(5, 16))
+    assert [(one.raw_path, one.phase) for one in result.divergences] == [("0", "gradient")]
+    assert len(calls) == 4  # with inputs moved a little nobody ran

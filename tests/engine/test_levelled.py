@@ -35,8 +35,12 @@ class Block(torch.nn.Module):
 
 
 class Shifted(torch.nn.Module):
+    def __init__(self, together: bool = True) -> None:
+        super().__init__()
+        self.together = together
+
     def forward(self, x: Any) -> Any:
-        return torch.relu(shifted(x, True) if x.shape[-1] > 4 else x)
+        return torch.relu(shifted(x, self.together) if x.shape[-1] > 4 else x)
 
 
 class Grown(torch.nn.Module):
@@ -79,6 +83,18 @@ def test_numbers_that_cross_are_no_fault() -> None:
     result = padiff.compare(*models(), inputs())
     assert result.aligned, str(result)
     assert any("without what comes back through those numbers" in note for note in result.notes)
+
+
+def test_where_nothing_else_differs_they_are_levelled_at_once() -> None:
+    base, raw = models()
+    for layer in base[1].layers:
+        layer.shift, layer.act = torch.nn.Sequential(), Shifted(False)
+    calls: list[Any] = []
+    base.register_forward_pre_hook(lambda *_: calls.append(1))
+    result = padiff.compare(base, raw, inputs())
+    assert result.aligned, str(result)
+    assert any("without what comes back through those numbers" in note for note in result.notes)
+    assert len(calls) == 3
 
 
 def test_a_wrong_gradient_beside_them_is_named_alone() -> None:

@@ -166,5 +166,22 @@ def test_products_may_be_made_of_narrower_numbers(place: str, aligned: bool, mon
         assert result.divergence.raw_path == place
 
 
+def test_what_is_further_apart_than_products_bring_it_is_not_run_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for dtype in (None, "tf32"):
+        monkeypatch.setattr(TorchAdapter, "product_dtype", lambda *_, dtype=dtype: dtype)
+        base, raw, x = twins()
+        padiff.assign_weight(base, raw)
+        with torch.no_grad():
+            raw.get_submodule("first").weight.mul_(1.02)
+        calls: list[Any] = []
+        base.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        result = padiff.compare(base, raw, (x,), weights="keep")
+        assert result.divergence is not None
+        assert result.divergence.raw_path == "first"
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
+
+
 def test_models_on_the_host_multiply_as_they_are() -> None:
     assert ADAPTER.product_dtype(Net()) is None

@@ -114,8 +114,11 @@ def pair() -> tuple[One, Two, np.ndarray]:
 
 def test_they_agree_and_each_attention_has_its_partner() -> None:
     base, raw, x = pair()
+    calls = {base: 0}
+    base.register_forward_pre_hook(lambda model, given: calls.update({model: calls[model] + 1}))
     result = padiff.compare(base, raw, x)
     assert result.aligned, str(result)
+    assert calls[base] == 2  # nothing had to be looked at twice
     assert result.plan is not None
     sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
     assert {path: source for path, source in sources.items() if path.endswith("index")} == {
@@ -155,3 +158,12 @@ def test_what_is_mended_wrongly_is_the_blocks() -> None:
     result = padiff.compare(base, raw, x)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == ("late.0", "forward")
+
+
+def test_an_order_that_the_mean_forgets_is_the_blocks() -> None:
+    base, raw, x = pair()
+    block = raw.late[1]
+    block.register_forward_hook(lambda module, given, made: made.flip(1))
+    result = padiff.compare(base, raw, x)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("late.1", "forward")

@@ -249,25 +249,27 @@ def untried(*_: Any) -> Any:
     raise AssertionError("options were tried one by one")
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_a_default_that_fits_is_settled_by_the_comparison_itself(monkeypatch: pytest.MonkeyPatch, scaled: bool) -> None:
-    """No run is made for the choice's sake, whether the models agree or something else is wrong."""
+@pytest.mark.parametrize("scaled", [None, 0, 1])
+def test_a_default_that_fits_is_settled_by_the_comparison_itself(
+    monkeypatch: pytest.MonkeyPatch, scaled: int | None
+) -> None:
+    """No run is made for the choice's sake, whether the models agree or something is wrong in one of the blocks."""
     monkeypatch.setattr("padiff.engine.matching.decide", untried)
     base = torch.nn.Sequential(Separate(), Separate())
     made = ("part, head, size", "qkv", "mixed")
-    raw = paddle.nn.Sequential(Fused(*made), Scaled(*made) if scaled else Fused(*made))
+    raw = paddle.nn.Sequential(*((Scaled if number == scaled else Fused)(*made) for number in range(2)))
     calls = counted(base, raw)
     result = padiff.compare(base, raw, X)
     assert result.plan is not None
     (choice,) = result.plan.choices
     assert choice.chosen == 0
-    match = "outputs of 0 match" if scaled else "outputs match"
+    match = "outputs match" if scaled is None else f"outputs of {1 - scaled} match"
     assert all(match in entry.evidence for entry in result.plan.entries if "mixed" in entry.path)
     assert not any(entry.alternatives for entry in result.plan.entries)
     assert not any("filled otherwise" in note for note in result.notes)
-    if scaled:
+    if scaled is not None:
         assert result.divergence is not None
-        assert result.divergence.raw_path == "1"
+        assert result.divergence.raw_path == str(scaled)
     else:
         assert result.aligned, str(result)
         assert calls == [2, 1]

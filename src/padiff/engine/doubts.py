@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from padiff.align import pair_slots
+from padiff.compare.unordered import apart_in_any_order
 from padiff.engine.calls_met import CallsMet
 from padiff.records import Array, Call, Fault, Slot
 
@@ -170,11 +171,7 @@ def _size(doubt: Fault) -> int:
 
 def _slightly(one: Slot, told: Slot) -> bool:
     """Whether two tensors hold nearly the same numbers, in whatever order."""
-    left, right = one.value.numpy(), told.value.numpy()
-    if left.size != right.size or not left.size or left.dtype.kind != "f" or right.dtype.kind != "f":
-        return False
-    left, right = np.sort(left, axis=None), np.sort(right, axis=None)
-    return bool(np.abs(left - right).max() <= _SLIGHT * np.sqrt(np.mean(np.square(left, dtype=np.float64))))
+    return apart_in_any_order(one.value.numpy(), told.value.numpy()) <= _SLIGHT
 
 
 def longer(fault: Fault) -> bool:

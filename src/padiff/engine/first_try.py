@@ -6,7 +6,7 @@ compared once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from padiff.engine.assumed import Mistaken
@@ -48,23 +48,43 @@ def _settled_by(result: Result, choices: Sequence[Choice]) -> dict[int, str]:
     """By number of the choice, what its default made match."""
     if not result.divergences:
         return dict.fromkeys(range(len(choices)), "outputs")
-    return {
-        number: f"outputs of {choice.place[1]}"
-        for number, choice in enumerate(choices)
-        if "" not in choice.place and _agrees_at(result, choice.place)
-    }
+    found: dict[int, str] = {}
+    for number, choice in enumerate(choices):
+        for place in _places(choice):
+            if _agrees_at(result, place, whole=place != choice.place):
+                found[number] = f"outputs of {place[1]}"
+                break
+    return found
 
 
-def _agrees_at(result: Result, place: tuple[str, str]) -> bool:
-    """Whether raw, fed base's tensors, does inside a module what base does there."""
+def _places(choice: Choice) -> Iterator[tuple[str, str]]:
+    """Modules of base and raw around the place of a choice, and around the same in other blocks, which follow it."""
+    base, raw = choice.place
+    if "" in choice.place:
+        return
+    yield choice.place
+    entries = [entry for entry in choice.options[0][1] if entry.sources]
+    for first in entries:
+        ours, theirs = first.sources[0].path, first.path
+        if ours.startswith(f"{base}.") and theirs.startswith(f"{raw}."):
+            for entry in entries:
+                one, other = entry.sources[0].path, entry.path
+                if entry is not first and one.endswith(ours[len(base) :]) and other.endswith(theirs[len(raw) :]):
+                    yield one.removesuffix(ours[len(base) :]), other.removesuffix(theirs[len(raw) :])
+            return
+
+
+def _agrees_at(result: Result, place: tuple[str, str], *, whole: bool) -> bool:
+    """Whether raw, fed base's tensors, does in a module what base does there; ``whole`` asks for what it returns."""
     blamed = any(_inside(one.base_path, place[0]) or _inside(one.raw_path, place[1]) for one in result.divergences)
     made = [
-        one.agrees
+        one
         for step in result.steps
         for one in step.local
         if one.role == "output" and one.phase == "forward" and _inside(one.raw_path, place[1])
     ]
-    return bool(made) and all(made) and not blamed
+    told = [one for one in made if one.raw_path == place[1]] if whole else made
+    return bool(told) and all(one.agrees for one in made) and not blamed
 
 
 def _inside(path: str, place: str) -> bool:

@@ -7,13 +7,14 @@ activation, even when both are fed the same. With other inputs other numbers lie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from padiff.capture.one_step import Arguments
 from padiff.capture.perturb import changed_arguments
+from padiff.engine.crossings import FEW
 from padiff.engine.inputs import Fresh
 from padiff.engine.job import Job
 from padiff.records import Array, Comparison, Fault, Numbers
@@ -24,6 +25,8 @@ WAVES = 37.0
 MANY = 64
 MOST = 0.5
 """A number on a kink moves what it is summed with, a row or a channel, and not most of a tensor of so many elements."""
+SOME = 8
+"""Nor all of so many."""
 
 BACKWARD = frozenset({"backward", "gradient"})
 
@@ -36,10 +39,29 @@ def may_be_kinks(faults: Iterable[Fault], state: Iterable[Comparison]) -> bool:
     return any(not _most_differ(one.outcome.numbers) for one in found)
 
 
+def without_kinks_beside(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Where something is wrong in forward, gradients that differ in hardly a number are not asked about: rounding has
+    put those on a kink's other side."""
+    if all(fault.comparison.phase in BACKWARD for fault in faults):
+        return tuple(faults)
+    return tuple(fault for fault in faults if not _hardly_differs(fault.comparison))
+
+
+def _hardly_differs(comparison: Comparison) -> bool:
+    numbers = comparison.outcome.numbers
+    if comparison.phase not in BACKWARD or comparison.outcome.reason != "values":
+        return False
+    if numbers is None or numbers.mismatched is None or numbers.size < MANY:
+        return False
+    return numbers.mismatched <= max(1.0, FEW * numbers.size)
+
+
 def _most_differ(numbers: Numbers | None) -> bool:
     if numbers is None or numbers.mismatched is None:
         return False
-    return numbers.size >= MANY and numbers.mismatched > MOST * numbers.size
+    if numbers.size < MANY:
+        return numbers.size >= SOME and numbers.mismatched == numbers.size
+    return numbers.mismatched > MOST * numbers.size
 
 
 def nudged(job: Job) -> Job | None:

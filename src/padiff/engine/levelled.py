@@ -7,7 +7,7 @@ gradients differ before it, as after a fault. Where such a number sends nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +16,11 @@ from padiff.capture.observers import Nobody
 from padiff.capture.session import Session
 from padiff.engine.calibrate import set_apart
 from padiff.engine.job import Job
+from padiff.engine.kinks import BACKWARD
 from padiff.engine.localise import Located
+from padiff.engine.second_look import wants_second_look
 from padiff.engine.state import State
-from padiff.records import Array, StepTrace, Value
+from padiff.records import Array, Comparison, StepComparison, StepTrace, Tolerance, Value
 
 NOTE = (
     "some gradients differ where numbers lie on a kink (of a ReLU) and fall to either side by rounding; without what "
@@ -29,8 +31,20 @@ NOTE = (
 def may_be_levelled(located: Located) -> bool:
     """Whether all that was found are gradients of models that are built differently."""
     found = [*(fault.comparison for fault in located.faults), *(one for one in located.state if not one.agrees)]
-    only = all(one.phase in ("backward", "gradient") and one.outcome.reason == "values" for one in found)
-    return bool(found) and only and not located.alike
+    return bool(found) and _gradients_only(found) and not located.alike
+
+
+def levelled_first(done: StepComparison, told: Sequence[Comparison], tolerance: Tolerance) -> bool:
+    """Whether the same is plain before raw was fed anything: parameters' gradients differ, forward does not."""
+    found = [one for one in told if not one.agrees]
+    forward = [one for one in told if one.phase not in BACKWARD]
+    if done.alike or done.doubtful or wants_second_look(forward, tolerance):
+        return False
+    return any(one.phase == "gradient" for one in found) and _gradients_only(found)
+
+
+def _gradients_only(found: Iterable[Comparison]) -> bool:
+    return all(one.phase in BACKWARD and one.outcome.reason == "values" for one in found)
 
 
 def agree_levelled(

@@ -20,6 +20,7 @@ from padiff.engine.held_of_base import HeldOfBase
 from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
 from padiff.engine.ops_beside import OpsBeside
 from padiff.engine.partners import Partners
+from padiff.engine.reordered import Reordered
 from padiff.engine.shares import shares_of
 from padiff.engine.where_they_lie import compare_values, compared_there
 from padiff.records import (
@@ -98,6 +99,7 @@ class SideBySide:
         """Tensors of raw that stand beside one of base's with others, or beside several: each gets a share."""
         self._held = HeldOfBase(base, pairing.members)
         self._ops = OpsBeside(base.step)
+        self._reordered = Reordered()
         self._repeated = Repeated(pairing.by_occurrence(), base.calls)
         self._tags_met: set[tuple[str, int]] = set()
 
@@ -119,6 +121,8 @@ class SideBySide:
         self._repeated.see(call)
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
+        if not self._alike:
+            self._reordered.see(base, call, self._outcomes, self._tensors)
         if call.ops or base.ops:
             self._ops.compare(base, call, self._allowed)
         for done in self._pairing.dealt_with(call):
@@ -284,14 +288,7 @@ class SideBySide:
         wrong, told = self._lone.judged()
         self._comparisons += wrong
         self._unmatched += told
-        compared = len(self._comparisons)
-        root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
-        if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
-            self._drop_outputs(set(self._partners.rectified))
-            self._drop_outputs(self._ending_elsewhere())
-        elif not self._alike:
-            self._drop_outputs(self._made_after())
-        doubtful = len(self._comparisons) < compared
+        doubtful = self._without_ends()
         for key, tag in tags_of(self._base.calls).items():
             if key not in self._tags_met:
                 self._unmatched.append(Unmatched("base", tag.path, tag.kind, "raw tags nothing of this name"))
@@ -308,6 +305,19 @@ class SideBySide:
             tuple(ops.comparisons),
             tuple(ops.pairs),
         )
+
+    def _without_ends(self) -> bool:
+        """Leaves out what was made by calls that end elsewhere; says whether something wrong may be among it."""
+        root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
+        if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
+            self._drop_outputs(set(self._partners.rectified))
+            ends = self._ending_elsewhere()
+            self._comparisons = self._reordered.left_out(self._comparisons, ends)
+        else:
+            ends = set() if self._alike else self._made_after()
+        compared = len(self._comparisons)
+        self._drop_outputs(ends)
+        return len(self._comparisons) < compared
 
     def orders(self, raw: StepTrace) -> tuple[Order, ...]:
         """In which order the calls of modules belong together, where that is not the one in which they come."""

@@ -14,9 +14,9 @@ from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
 from padiff.engine.free_run import FreeRun
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
-from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places
+from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places, without_kinks_beside
 from padiff.engine.lent import lent_weights
-from padiff.engine.levelled import NOTE, agree_levelled, may_be_levelled, without_gradients
+from padiff.engine.levelled import NOTE, agree_levelled, levelled_first, may_be_levelled, without_gradients
 from padiff.engine.localise import Located, localise
 from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.matched import Matched
@@ -72,6 +72,8 @@ class Step:
         """Whether a second look was taken."""
         self.eager_only = False
         """Whether all that counts ran in eager form, since compiled code would not take base's random draws."""
+        self._levelled: bool | None = None
+        """Whether gradients agree without what comes back through numbers on a kink; None until that was tried."""
         self.done: StepComparison | None = None
         """Forward and backward, compared; None until both have run."""
         self.notes, self.doubts = self.free.notes, self.free.doubts
@@ -131,14 +133,19 @@ class Step:
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
+        by_rounding = job.tolerance.mode == "auto" and not self.compiled
         told = without_idle_inputs(done)
-        if done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise):
+        wanted = done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise)
+        if wanted and by_rounding and levelled_first(done, told, job.tolerance) and self._agree_levelled():
+            done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
+        elif wanted:
             with lent_weights(job, self.plan) if self._trained else nullcontext():
                 second = self.second_look(done)
                 if second is not None and not second.alike:
                     second = replace(second, state=tuple(agreeing_by_themselves(second.state, done.comparisons)))
-                by_rounding = job.tolerance.mode == "auto" and not self.compiled
-                if second is not None and by_rounding and self._agree_levelled(second):
+                if second is not None and by_rounding:
+                    second = replace(second, faults=without_kinks_beside(second.faults))
+                if second is not None and by_rounding and may_be_levelled(second) and self._agree_levelled():
                     second = without_gradients(second)
                     done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
                 elif second is not None and by_rounding and may_be_kinks(second.faults, second.state):
@@ -150,7 +157,7 @@ class Step:
                         located = explained_places(second)
                     done = replace(done, local=second.comparisons)
             self.seen_into = second is not None
-            if second is not None and job.tolerance.mode == "auto" and not located and not self.compiled:
+            if second is not None and by_rounding and not located:
                 done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
                 grown = True
         trees = (job.base.tree, job.raw.tree)
@@ -213,16 +220,18 @@ class Step:
         why = "in their eager form the models agree: look at what the compiler made of them"
         return replace(first, note=f"{first.note}; {why}" if first.note else why)
 
-    def _agree_levelled(self, second: Located) -> bool:
+    def _agree_levelled(self) -> bool:
         """Whether numbers that crossed a kink are all there is to gradients that differ."""
         crossed = None if self.free.crossings is None else self.free.crossings.of_tensors
-        if not crossed or not may_be_levelled(second):
+        if not crossed:
             return False
-        state = State(self.job, self.plan, self.step, self.free.noise)
-        agree = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossed)
-        if agree:
-            self.notes.append(NOTE)
-        return agree
+        if self._levelled is None:
+            state = State(self.job, self.plan, self.step, self.free.noise)
+            with lent_weights(self.job, self.plan) if self._trained else nullcontext():
+                self._levelled = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossed)
+            if self._levelled:
+                self.notes.append(NOTE)
+        return self._levelled
 
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""

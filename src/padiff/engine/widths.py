@@ -8,10 +8,12 @@ from dataclasses import replace
 from padiff.compare.tolerance import spacing
 from padiff.engine.job import Job
 from padiff.frameworks.tree import LiveTree, main_dtype
-from padiff.records import StepComparison, Tolerance
+from padiff.records import Comparison, StepComparison, Tolerance
 
 PRODUCTS = ("linear", "bilinear", "conv", "attention", "transformer", "lstm", "gru", "rnn")
 """How the names of layers begin that multiply matrices."""
+FURTHEST = 16.0
+"""Spacings of a format; what its products make, and a norm or a softmax of that, lies nearer."""
 
 
 def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance:
@@ -33,7 +35,14 @@ def product_dtypes(job: Job, done: StepComparison) -> list[str | None]:
     if layer is None or not layer.startswith(PRODUCTS):
         return []
     asked = [getattr(live.adapter, "product_dtype", None) for live in (job.base, job.raw)]
-    return [None if ask is None else ask(live.model) for ask, live in zip(asked, (job.base, job.raw), strict=True)]
+    found = [None if ask is None else ask(live.model) for ask, live in zip(asked, (job.base, job.raw), strict=True)]
+    return [dtype if dtype is not None and _explained(first, dtype) else None for dtype in found]
+
+
+def _explained(first: Comparison, dtype: str) -> bool:
+    """Whether products in a format may bring the first tensor that differs so far."""
+    numbers = first.outcome.numbers
+    return numbers is not None and numbers.rmse <= FURTHEST * spacing(dtype) * numbers.base_rms
 
 
 def with_widths(job: Job) -> Job:

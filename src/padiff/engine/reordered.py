@@ -1,0 +1,57 @@
+"""Calls that are given base's numbers in another order, and return base's in another order, too.
+
+Their authors draw windows, or lay out heads, around a module here and inside of it there. What is around such a call
+shows whether the order is put right again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+
+from padiff.compare.unordered import apart_in_any_order
+from padiff.records import Call, Comparison, Numbers, Outcome, Slot
+
+Comparing = Callable[[Slot, Slot], Outcome]
+
+SAME = 1e-4
+"""Up to here, relative to their size, two sorted tensors hold the same numbers."""
+
+
+class Reordered:
+    """Is shown calls as they are compared."""
+
+    def __init__(self) -> None:
+        self._calls: set[int] = set()
+
+    def see(self, base: Call, raw: Call, known: Mapping[tuple[int, int], Outcome], compared: Comparing) -> None:
+        """``known`` is what comparing tensors came to, by their numbers."""
+        if not (base.inputs and raw.inputs and base.outputs and raw.outputs):
+            return
+        returned = known.get((base.outputs[0].tensor, raw.outputs[0].tensor))
+        if returned is None or returned.reason != "values" or not _as_large(returned.numbers):
+            return
+        if not _same_numbers(base.outputs[0], raw.outputs[0]) or not _same_numbers(base.inputs[0], raw.inputs[0]):
+            return
+        if not compared(base.inputs[0], raw.inputs[0]).agrees:  # else it has put them in another order itself
+            self._calls.add(raw.index)
+
+    def left_out(self, found: list[Comparison], calls: Collection[int]) -> list[Comparison]:
+        """What is left without these of the calls: nothing wrong is hidden by that."""
+        reordered = self._calls.intersection(calls)
+        return [one for one in found if one.raw_call not in reordered] if reordered else found
+
+
+def _same_numbers(one: Slot, other: Slot) -> bool:
+    if one.value.overwritten or other.value.overwritten:
+        return False
+    return apart_in_any_order(one.value.numpy(), other.value.numpy()) <= SAME
+
+
+def _as_large(numbers: Numbers | None) -> bool:
+    """Whether two tensors may be equally large, by what is known of them: each is as far from the other as its angle
+    says."""
+    if numbers is None or not 0 < numbers.base_rms < math.inf:
+        return False
+    square = numbers.base_rms**2
+    return abs(numbers.rmse**2 - 2 * square * (1 - numbers.cosine)) <= 1e-3 * square
