@@ -150,6 +150,71 @@ def test_a_cache_that_is_out_of_place_is_named(base: str, raw: str) -> None:
     assert (found.raw_path, found.phase, found.op) == ("model.layers.1", "forward", None)
 
 
+@pytest.mark.parametrize("way", ["halves", "token after token"])
+def test_a_fault_in_the_whole_is_named_where_base_calls_in_parts(way: str) -> None:
+    wrong = model("paddle", "at once")
+    forward = wrong.model.head.forward
+    wrong.model.head.forward = lambda x: forward(x) * 1.1
+    found = padiff.compare(model("torch", way), wrong, ids()).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("model.head", "forward")
+
+
+class TorchFrames(torch.nn.Module):
+    """A cell that goes along a sequence, and layers before and after it: called on all frames at once."""
+
+    def __init__(self, act: Any = torch.tanh) -> None:
+        super().__init__()
+        self.before, self.cell, self.after = torch.nn.Linear(4, 6), torch.nn.GRUCell(6, 6), torch.nn.Linear(6, 3)
+        self.act = act
+
+    def forward(self, x: Any) -> Any:
+        given = torch.relu(self.before(x))
+        states = [torch.zeros(x.shape[0], 6)]
+        for place in range(x.shape[1]):
+            states.append(self.cell(given[:, place], states[-1]))
+        return self.act(self.after(torch.stack(states[1:], 1)))
+
+
+class PaddleFrames(paddle.nn.Layer):
+    """The same, frame by frame."""
+
+    def __init__(self, act: Any = paddle.tanh, cut: bool = False) -> None:
+        super().__init__()
+        self.tail, self.rnn, self.head = paddle.nn.Linear(6, 3), paddle.nn.GRUCell(6, 6), paddle.nn.Linear(4, 6)
+        self.act, self.cut = act, cut
+
+    def forward(self, x: Any) -> Any:
+        state, found = paddle.zeros([x.shape[0], 6]), []
+        for frame in x.unbind(1):
+            given = self.head(frame)
+            given = given if self.cut else paddle.nn.functional.relu(given)
+            _, state = self.rnn(given, state)
+            found.append(self.act(self.tail(state)))
+        return paddle.stack(found, 1)
+
+
+FRAMES = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_frames_in_a_loop_are_held_against_all_of_them(turned: bool) -> None:
+    """Layers that are called in a loop are no difference, and what is one is named where it is."""
+    pairs = [
+        (TorchFrames(), PaddleFrames()),
+        (TorchFrames(torch.sigmoid), PaddleFrames()),
+        (TorchFrames(), PaddleFrames(cut=True)),
+    ]
+    results = [padiff.compare(*(pair[::-1] if turned else pair), FRAMES) for pair in pairs]
+    assert results[0].aligned
+    lone, cut = (result.divergence for result in results[1:])
+    assert lone is not None and cut is not None
+    assert {lone.base_path, lone.raw_path, cut.base_path, cut.raw_path} == {""}
+    assert "sigmoid" in str(lone.op) and "tanh" in str(lone.op)
+    assert "relu" in str(cut.op)
+    assert not any("is called" in one.note for one in (lone, cut))
+
+
 def test_fewer_positions_are_no_stretch() -> None:
     """One call that is given less than base's is a difference, as before."""
     base, raw = model("torch", "at once"), model("torch", "at once")

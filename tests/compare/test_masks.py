@@ -41,6 +41,9 @@ def test_what_one_mask_leaves_in_and_the_other_out() -> None:
     assert contradicts(rows, ADDED)
     assert not contradicts(ADDED, ADDED[:, :2].copy())
     assert not contradicts(ADDED, KEPT)
+    assert not contradicts(ADDED, ~KEPT)  # truth may say what is left out
+    assert contradicts(ADDED, KEPT[:, ::-1]) and contradicts(KEPT[:, ::-1], ADDED)
+    assert not contradicts(KEPT, KEPT[:, ::-1])  # nothing says that these are masks
 
 
 def test_one_axis_more_for_groups_of_heads() -> None:

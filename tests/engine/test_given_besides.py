@@ -109,6 +109,8 @@ class Port(nn.Module):
         x = self.drop(x * keep[..., None] if self.kept else x)
         if self.form == "bool":
             mask = (keep[:, None, :] * keep[:, :, None]).bool()
+        elif self.form == "rolled":
+            mask = keep.roll(1, 1).bool()[:, None, :]
         else:
             mask = torch.where(keep.bool() != (self.form == "inverted"), 0.0, -1e9)[:, None, :]
         for block in self.blocks:
@@ -143,6 +145,11 @@ def test_a_mask_of_another_shape_that_leaves_out_the_wrong() -> None:
     result = compared(Encoder(added=True), Port(form="inverted"))
     assert [one.raw_path for one in result.divergences] == [""]
     assert first(result).causes[0].name == "mask inverted"
+
+
+def test_a_mask_of_truths_that_leaves_out_the_wrong() -> None:
+    result = compared(Encoder(added=True), Port(form="rolled"))
+    assert [one.raw_path for one in result.divergences] == [""]
 
 
 def test_what_is_left_out_before_a_module_that_does_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -96,3 +97,51 @@ def test_a_layer_that_does_what_code_of_base_does() -> None:
     found = padiff.compare(base, raw, ROWS).divergence
     assert found is not None
     assert (found.phase, found.raw_path) == ("forward", "1.attention.output.dense"), str(found)
+
+
+class Summed(nn.Module):
+    """All in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.shift = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        scores = torch.tanh(torch.relu(self.out(x)) + self.shift)
+        return torch.logsumexp(scores * 2.0, 1)
+
+
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.bug = nn.Parameter(torch.randn(WIDTH)), ""
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.shift
+        x = x if self.bug == "inside" else torch.tanh(x)
+        return torch.logsumexp(x * 2.0, 1)
+
+
+class Apart(nn.Module):
+    """The same, its end in a module of its own."""
+
+    def __init__(self, bug: str = "") -> None:
+        super().__init__()
+        self.pool, self.out, self.bug = Pooled(), nn.Linear(WIDTH, WIDTH), bug
+        self.pool.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        x = self.out(x)
+        return self.pool(x if self.bug == "around" else torch.relu(x))
+
+
+@pytest.mark.parametrize(("bug", "path"), [("inside", "pool"), ("around", "")])
+def test_what_a_module_of_raws_own_leaves_out(bug: str, path: str) -> None:
+    """It is the module's doing where that goes on with what it has made itself, and its caller's where not."""
+    torch.manual_seed(0)
+    base = Summed()
+    assert padiff.compare(base, Apart(), ROWS).aligned
+    found = padiff.compare(base, Apart(bug), ROWS).divergence
+    assert found is not None
+    assert (found.phase, found.raw_path) == ("forward", path), str(found)
+    assert found.op is not None and found.op.raw == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,3 +121,66 @@ def test_a_block_too_few_is_listed(fused: bool) -> None:
     assert not result.aligned
     left = {one.path for one in result.unmatched if one.side == "base" and one.kind == "parameter"}
     assert left == {f"blocks.3.{name}" for name, _ in Block(False, "plain").named_parameters()}
+
+
+def kernel(names: Sequence[str], stride: int) -> torch.nn.Module:
+    conv = torch.nn.Conv1d(WIDTH, WIDTH, 3, stride, 1, groups=WIDTH, bias=False)
+    return torch.nn.Sequential(OrderedDict(zip(names, (conv, torch.nn.BatchNorm1d(WIDTH)), strict=True)))
+
+
+class Mixing(torch.nn.Module):
+    """Attention between what kernels make of its input, in the order that is said."""
+
+    def __init__(self, names: Sequence[str], order: Sequence[int], parts: Sequence[str]) -> None:
+        super().__init__()
+        self.names, self.order = names, order
+        for name, stride in zip(names, (1, 2, 2), strict=True):
+            setattr(self, name, kernel(parts, stride))
+        self.norm, self.out = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        order = [self.names[place] for place in self.order]
+        y = self.norm(x).transpose(1, 2)
+        made = {name: getattr(self, name)(y) for name in order}
+        q, k, v = (made[name] for name in self.names)
+        return x + self.out((q.transpose(1, 2) @ k).softmax(-1) @ v.transpose(1, 2))
+
+
+class Staged(torch.nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        names = ("projection_query", "projection_key", "projection_value")
+        blocks = [Mixing(names, (1, 0, 2), ("conv", "norm")) for _ in range(3)]
+        self.stages = torch.nn.ModuleList(
+            [*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2)), torch.nn.Sequential(*blocks)]
+        )
+
+    def forward(self, x: Any) -> Any:
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+
+class StagedApart(torch.nn.Module):
+    """The same with stages under names of their own, and queries made first."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.stage0, self.stage1 = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.stage2 = torch.nn.Sequential(*(Mixing(("proj_q", "proj_k", "proj_v"), (0, 1, 2), "01") for _ in range(3)))
+
+    def forward(self, x: Any) -> Any:
+        return self.stage2(self.stage1(self.stage0(x)))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_what_is_used_in_another_order_stays_in_its_block(swap: bool) -> None:
+    pair = (Staged(0).eval(), StagedApart(1).eval())
+    base, raw = pair[::-1] if swap else pair
+    assert padiff.compare(base, raw, X).aligned
+    (raw.stages[2] if swap else raw.stage2)[1].norm.eps = 1e-2
+    found = padiff.compare(base, raw, X).divergence
+    assert found is not None
+    assert found.raw_path == ("stages.2.1.norm" if swap else "stage2.1.norm")

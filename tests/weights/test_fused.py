@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import runpy
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -348,3 +349,42 @@ def test_a_part_that_is_applied_to_some_places_only(scale: float) -> None:
     result = padiff.compare(base, paddle.nn.Sequential(paddle.nn.Linear(WIDTH, WIDTH), OfAll(scale)), X)
     assert result.aligned == (scale == 0.5), str(result)
     assert result.divergence is None or (result.divergence.raw_path, result.divergence.phase) == ("1", "forward")
+
+
+class KeysFirst(Separate):
+    """Its query is what it computes last."""
+
+    def forward(self, x: Any) -> Any:
+        made = {name: getattr(self, name)(x) for name in ("k_proj", "v_proj", "q_proj")}
+        q, k, v = (made[name].unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for name in self.names)
+        return self.o_proj(((q @ k.transpose(-1, -2)) * 0.5).softmax(-1).matmul(v).transpose(1, 2).flatten(2))
+
+
+class TwoOfThree(paddle.nn.Layer):
+    """Keys and values of one projection, the query of its own."""
+
+    def __init__(self, scale: float = 0.5) -> None:
+        super().__init__()
+        self.proj, self.kv, self.q = (paddle.nn.Linear(WIDTH, size * WIDTH) for size in (1, 2, 1))
+        self.scale = scale
+
+    def forward(self, x: Any) -> Any:
+        parts = (*self.kv(x).chunk(2, -1), self.q(x))
+        k, v, q = (one.reshape([0, 0, HEADS, -1]).transpose([0, 2, 1, 3]) for one in parts)
+        mixed = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * self.scale, -1) @ v
+        return self.proj(mixed.transpose([0, 2, 1, 3]).flatten(2))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("separate", [Separate, KeysFirst])
+def test_keys_and_values_joined_without_the_query(separate: Any, swap: bool) -> None:
+    def models(scale: float = 0.5) -> list[Any]:
+        base = torch.nn.Sequential(OrderedDict(first=separate(), second=separate()))
+        raw = paddle.nn.Sequential(("a", TwoOfThree()), ("b", TwoOfThree(scale)))
+        return [raw, base] if swap else [base, raw]
+
+    result = padiff.compare(*models(), X)
+    assert result.aligned, result.divergence
+    found = padiff.compare(*models(scale=0.4), X).divergence
+    assert found is not None
+    assert {found.base_path, found.raw_path} == {"second", "b"}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+import pytest
 import torch
 
 import padiff
@@ -165,3 +166,51 @@ def test_a_bias_that_a_module_around_the_weight_keeps_alone() -> None:
     assert sources["torgb.0.bias"] == "to_rgb1.bias"
     assert sources["torgb.1.weight"] == "rgbs.0.kernel.weight"
     assert result.aligned
+
+
+class TorchEinsum(torch.nn.Module):
+    """Projections of three axes, the last of which takes what the others give."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        size = WIDTH // heads + (heads == 3)  # with three heads, together wider than what they are given
+        shape = (WIDTH, heads, size)
+        self.q, self.k, self.v, self.o = (torch.nn.Parameter(torch.randn(shape) * 0.4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (torch.einsum("bih,hnd->bnid", x, one) for one in (self.q, self.k, self.v))
+        mixed = torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+        return x + torch.einsum("bnid,hnd->bih", mixed, self.o)
+
+
+class PaddleLinears(paddle.nn.Layer):
+    def __init__(self, heads: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, scale
+        wide = heads * (WIDTH // heads + (heads == 3))
+        self.out = paddle.nn.Linear(wide, WIDTH, bias_attr=False)
+        self.wq, self.wk, self.wv = (paddle.nn.Linear(WIDTH, wide, bias_attr=False) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        made = (one(x).reshape([0, 0, self.heads, -1]) for one in (self.wq, self.wk, self.wv))
+        q, k, v = (one.transpose([0, 2, 1, 3]) for one in made)
+        mixed = paddle.nn.functional.softmax(q @ k.transpose([0, 1, 3, 2]) * self.scale, -1) @ v
+        return x + self.out(mixed.transpose([0, 2, 1, 3]).flatten(2))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("heads", [2, 3])
+def test_three_axes_against_a_matrix_that_is_turned(heads: int, swap: bool) -> None:
+    torch.manual_seed(0)
+    rows = np.random.default_rng(0).normal(size=(2, 5, WIDTH)).astype("float32")
+
+    def models(scale: float = 1.0) -> list[Any]:
+        base = torch.nn.Sequential(*(TorchEinsum(heads) for _ in range(2)))
+        raw = paddle.nn.Sequential(*(PaddleLinears(heads, one) for one in (1.0, scale)))
+        return [raw, base] if swap else [base, raw]
+
+    assert padiff.compare(*models(), rows).aligned
+    found = padiff.compare(*models(0.5), rows).divergence
+    assert found is not None
+    assert found.raw_path == "1"
+    assert any(cause.name == "scale" for cause in found.causes)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from padiff.align.derived import cut, joined, stretches_given
+from padiff.align.gathered import Join, put_together
+from padiff.align.gathered import together as gathered
 from padiff.align.kin import by_identity, kin_of
 from padiff.align.stretches import Cut as Place
 from padiff.align.stretches import Stretching, by_the_way, stretched
@@ -55,6 +57,7 @@ class CallPairing:
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
         self._stretching = Stretching(modules.stretches)
+        self._gathered = {one.node: one.count for one in modules.gathered}
         self._orders = {one.node: one.occurrences for one in modules.orders}
         self.members: set[int] = set()
         """Base's tensors that others are made of."""
@@ -62,6 +65,7 @@ class CallPairing:
         """Number of a tensor made of base's tensors to the numbers of these."""
         self.derived: dict[int, Derive] = {}
         """Number of a tensor made of base's tensors to how it is made, given what holds their values."""
+        self._together: dict[tuple[tuple[int, ...], Join], int] = {}
 
     def base_call(self, raw: Call) -> Call | None:
         """The call of base that corresponds to a call of raw; for a group, one made up of the group's."""
@@ -82,6 +86,8 @@ class CallPairing:
         stretch = self._stretching.of(raw)
         if stretch is not None:
             return self._stretching.cut(self._base_calls[node, 0], raw, stretch, self._derive_stretch)
+        if raw.node in self._gathered:
+            return put_together(self._several(raw), raw, self._derive_together)
         kin = self._kin.get(raw.node)
         if kin is None:
             order = self._orders.get(raw.node, ())
@@ -108,13 +114,27 @@ class CallPairing:
             return False
         return by_the_way(self._base_calls[self._base_of[raw.node], 0], stretch, slot)
 
-    def _derive_stretch(self, tensor: int, cut: Place) -> int:
+    def _derive_stretch(self, tensor: int, cut: Place, shape: tuple[int, ...] | None) -> int:
         """The number of a stretch of one of base's tensors."""
         number = -1 - len(self.derived)
         self.parts[number] = (tensor,)
         self.members.add(tensor)
-        self.derived[number] = partial(stretched, tensor, cut)
+        self.derived[number] = partial(stretched, tensor, cut, shape)
         return number
+
+    def _several(self, raw: Call) -> list[Call]:
+        """Base's calls that raw's one call does what all of them do."""
+        node = self._base_of[raw.node]
+        return [self._base_calls[node, place] for place in range(self._gathered[raw.node])]
+
+    def _derive_together(self, tensors: tuple[int, ...], join: Join) -> int:
+        """The number of some of base's tensors put together."""
+        key = (tensors, join)
+        if key not in self._together:
+            number = self._together[key] = -1 - len(self.derived)
+            self.parts[number], self.derived[number] = tensors, partial(gathered, tensors, join)
+            self.members.update(tensors)
+        return self._together[key]
 
     def lacking(self, raw: Call) -> bool:
         """Whether base has no module that a call of raw could be held against."""
@@ -272,6 +292,8 @@ class CallPairing:
         if group is None and stretch is not None:
             last = stretch.stop == stretch.whole
             return [self._base_calls[self._base_of[raw.node], 0]] if last and raw.node in self._base_of else []
+        if group is None and raw.node in self._gathered and raw.node in self._base_of:
+            return self._several(raw)
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]
@@ -328,6 +350,8 @@ class CallPairing:
         group = self._group_of.get(raw.node)
         if self.cut(raw):
             return None
+        if group is None and raw.node in self._gathered and raw.node in self._base_of:
+            return self._several(raw)
         if group is None:
             base = self.base_call(raw)
             return [] if base is None else [base]

@@ -63,10 +63,12 @@ def contents(tree: ModuleTree, labels: Mapping[int, Hashable | tuple[Hashable, .
 def chains(
     tree: ModuleTree, contents: Sequence[tuple[int, int]], done: Collection[int], out: Collection[int]
 ) -> dict[tuple[int, int], list[ModuleNode]]:
-    """Inner modules by what they hold, those with the same content from the outside in."""
+    """Inner modules by what they hold, those with the same content from the outside in; and modules that keep several
+    tensors themselves, for which others have layers."""
     found: dict[tuple[int, int], list[ModuleNode]] = defaultdict(list)
     for node in tree.nodes:
-        if node.children and node.index not in done and node.index not in out:
+        inner = bool(node.children) or (node.layer is None and contents[node.index][0] > 1)
+        if inner and node.index not in done and node.index not in out:
             found[contents[node.index]].append(node)
     return found
 

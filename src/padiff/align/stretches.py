@@ -1,11 +1,11 @@
 """Calls that raw makes one after the other on stretches of what base's call is given at once: parts of a batch, or a
-prompt and then token after token."""
+prompt and then token after token, or a frame at a time."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +14,9 @@ from padiff.records import Array, Call, ModulePairs, Slot, Stretch, Value
 
 Cut = tuple[tuple[int, int], ...]
 """Start and stop along each axis."""
-Number = Callable[[int, Cut], int]
-"""Gives a stretch of a tensor a number of its own."""
+Shape = tuple[int, ...]
+Number = Callable[[int, Cut, Shape | None], int]
+"""Gives a stretch of a tensor a number of its own; and the shape that it is brought to, where that has an axis less."""
 MOST = 4096
 """Calls that are put together to one."""
 
@@ -24,7 +25,7 @@ def stretches_of(modules: ModulePairs, base: Sequence[Call], raw: Sequence[Call]
     """For modules that base calls once and raw often: which stretch of base's call each of raw's is, if they make it
     up."""
     base_of = modules.base_of()
-    ones, others = _by_node(base), _by_node(raw)
+    ones, others = by_node(base), by_node(raw)
     found: list[Stretch] = []
     for node, calls in others.items():
         wholes = ones.get(base_of.get(node, -1), [])
@@ -33,7 +34,7 @@ def stretches_of(modules: ModulePairs, base: Sequence[Call], raw: Sequence[Call]
     return tuple(found)
 
 
-def _by_node(calls: Sequence[Call]) -> dict[int, list[Call]]:
+def by_node(calls: Sequence[Call]) -> dict[int, list[Call]]:
     found: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
         found[call.node].append(call)
@@ -42,33 +43,46 @@ def _by_node(calls: Sequence[Call]) -> dict[int, list[Call]]:
 
 def _cut(whole: Call, calls: Sequence[Call]) -> list[Stretch]:
     """By what they are given first; where that is nothing, or the same for all, by what they return."""
-    for of in ("inputs", "outputs"):
-        one = getattr(whole, of)[:1]
-        shapes = [getattr(call, of)[0].value.shape for call in calls if getattr(call, of)]
-        if not one or len(shapes) < len(calls):
-            continue
-        axis = _axis(one[0].value.shape, shapes)
+    for whole_shape, shapes in first_shapes(whole, calls):
+        axis = axis_of(whole_shape, shapes)
         if axis is None:
             continue
+        single = len(shapes[0]) < len(whole_shape)
         found: list[Stretch] = []
-        start, whole_length = 0, one[0].value.shape[axis]
+        start = 0
         for call, shape in zip(calls, shapes, strict=True):
-            found.append(Stretch(call.node, call.occurrence, axis, start, start + shape[axis], whole_length))
-            start += shape[axis]
+            stop = start + (1 if single else shape[axis])
+            found.append(Stretch(call.node, call.occurrence, axis, start, stop, whole_shape[axis], single))
+            start = stop
         return found
     return []
 
 
-def _axis(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> int | None:
-    """The axis along which the parts make up the whole."""
+def first_shapes(whole: Call, calls: Sequence[Call]) -> Iterator[tuple[Shape, list[Shape]]]:
+    """The shapes of what one call is given first, and several are; then of what they return first."""
+    for of in ("inputs", "outputs"):
+        one = getattr(whole, of)[:1]
+        shapes = [getattr(call, of)[0].value.shape for call in calls if getattr(call, of)]
+        if one and len(shapes) == len(calls):
+            yield one[0].value.shape, shapes
+
+
+def axis_of(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> int | None:
+    """The axis along which the parts make up the whole: stretches of it, or one place each, without that axis."""
+    if all(len(part) == len(whole) - 1 for part in parts):
+        fitting = [a for a, size in enumerate(whole) if size == len(parts) and set(parts) == {_without(whole, a)}]
+        return (1 if 1 in fitting else fitting[0]) if fitting else None  # of a batch as long as a sequence, that
     if any(len(part) != len(whole) for part in parts):
         return None
     for axis in range(len(whole)):
-        rest = whole[:axis] + whole[axis + 1 :]
-        alike = all(part[:axis] + part[axis + 1 :] == rest for part in parts)
+        alike = all(_without(part, axis) == _without(whole, axis) for part in parts)
         if alike and sum(part[axis] for part in parts) == whole[axis]:
             return axis
     return None
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
 
 
 class Stretching:
@@ -103,11 +117,11 @@ class Stretching:
             cut = _cut_slot(slot, partner, stretch)
             if cut is None:
                 continue
+            shape = None if partner is None else partner.value.shape
             key = (slot.tensor, cut)
             if key not in self._numbers:
-                self._numbers[key] = number(*key)
+                self._numbers[key] = number(*key, shape if stretch.single else None)
             followed = followed or slot.tracked
-            shape = None if partner is None else partner.value.shape
             found.append(Slot(slot.name, self._numbers[key], Stretched(slot.value, cut, shape), slot.tracked))
         return tuple(found)
 
@@ -127,6 +141,13 @@ def _cut_slot(slot: Slot, partner: Slot | None, stretch: Stretch) -> Cut | None:
             return None
         return tuple((start, stop) if axis == stretch.axis else (0, size) for axis, size in enumerate(shape))
     found: list[tuple[int, int]] = []
+    if stretch.single and len(partner.value.shape) == len(shape) - 1:
+        fits = (axis for axis, size in enumerate(shape) if size == stretch.whole)
+        cut = [axis for axis in fits if _without(shape, axis) == partner.value.shape]
+        if not cut:
+            return None
+        chosen = stretch.axis if stretch.axis in cut else cut[0]
+        return tuple((start, stop) if axis == chosen else (0, size) for axis, size in enumerate(shape))
     if len(shape) != len(partner.value.shape):
         return None
     for size, wanted in zip(shape, partner.value.shape, strict=True):
@@ -157,11 +178,13 @@ class Stretched:
 
     def numpy(self) -> Array:
         found = self._value.numpy()[self._place]
-        return found if found.shape == self.shape else np.broadcast_to(found, self.shape)
+        if found.size == math.prod(self.shape):
+            return found.reshape(self.shape)
+        return np.broadcast_to(found, self.shape)
 
     def release(self) -> None:
         """The value belongs to another."""
 
 
-def stretched(tensor: int, cut: Cut, values: Mapping[int, Value]) -> Value | None:
-    return Stretched(values[tensor], cut) if tensor in values else None
+def stretched(tensor: int, cut: Cut, shape: Shape | None, values: Mapping[int, Value]) -> Value | None:
+    return Stretched(values[tensor], cut, shape) if tensor in values else None

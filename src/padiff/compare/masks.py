@@ -56,15 +56,29 @@ def mean_the_same(base: Array, raw: Array) -> bool:
 
 
 def contradicts(base: Array, raw: Array) -> bool:
-    """Whether both are added to scores, and raw's leaves out what base's leaves in. Shapes may differ by what is
-    repeated; that base's leaves out more says nothing, since raw may do that elsewhere."""
-    if base.dtype.kind != "f" or raw.dtype.kind != "f" or not base.size or not raw.size:
+    """Whether one is added to scores, the other, too, or says by truth what is left in or what is left out, and raw's
+    leaves out what base's leaves in. Shapes may differ by what is repeated; that base's leaves out more says nothing,
+    since raw may do that elsewhere."""
+    if not base.size or not raw.size or not (_added(base) or _added(raw)):
         return False
-    if base.min() > MASKED or raw.min() > MASKED:
+    if not all(_added(one) or one.dtype.kind == "b" for one in (base, raw)):
         return False
     kept, other = _kept(base), _kept(raw)
     levelled = None if kept is None or other is None else _level(kept, other)
-    return levelled is not None and bool((levelled[0] & ~levelled[1]).any())
+    if levelled is None:
+        return False
+    ones, others = (_meant(own, mask) for own, mask in zip((base, raw), levelled, strict=True))
+    return all(bool((one & ~two).any()) for one in ones for two in others)
+
+
+def _added(mask: Array) -> bool:
+    """Whether it is added to scores."""
+    return mask.dtype.kind == "f" and bool(mask.min() <= MASKED)
+
+
+def _meant(mask: Array, kept: Array) -> list[Array]:
+    """What a mask may leave in: of truths, nobody says whether it is these."""
+    return [kept, ~kept] if mask.dtype.kind == "b" else [kept]
 
 
 def _level(one: Array, other: Array) -> tuple[Array, Array] | None:

@@ -32,6 +32,8 @@ _MOST_RUNS = 300
 """However many choices there are, raw is not run more often."""
 _MOST_BYTES = 256 << 20
 """Of what runs returned, kept for later questions."""
+_LAYOUTS = ("order of parts", "orientation")
+"""What choices about how one tensor is laid out begin with."""
 _TIGHT = 2e-6
 """An error that no other option could well undercut."""
 
@@ -226,7 +228,7 @@ def _by_numbers(
 ) -> tuple[tuple[int, ...], dict[int, str]]:
     """What no outputs settle, since they are wrong whatever is chosen: by how much of what is made there base makes."""
     for number, choice in enumerate(choices):
-        if number in where or not choice.what.startswith("order of parts"):  # equal layers stay unsure
+        if number in where or not choice.what.startswith(_LAYOUTS):  # equal layers stay unsure
             continue
         options = [tuple(_put(chosen, [number], [option])) for option in range(len(choice.options))]
         best = trial.going_along(choice.place, options)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from padiff.align import CallPairing, stretches_of
+from padiff.align import CallPairing, gathered_of, stretches_of
 from padiff.capture.held import Held
 from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments
@@ -74,8 +74,9 @@ class FreeRun:
         done = self._side_by_side()
         parts = stretches_of(self.modules, done.base.calls, done.raw.calls)
         orders = () if self.watcher is None else self.watcher.orders(done.raw)
-        if parts or orders:
-            self.modules = replace(self.modules, stretches=parts, orders=orders)
+        several = gathered_of(self.modules, done.base.calls, done.raw.calls)
+        self.modules = replace(self.modules, stretches=parts, gathered=several, orders=orders)
+        if orders or not all(part.single for part in parts):  # those wait for a second look, which few models need
             with self._base.again(), self._raw.again():
                 done = self._side_by_side(apart=True)
         formats = (self._base.autocast, self._raw.autocast, *product_dtypes(self.job, done))

@@ -65,6 +65,9 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
             named = _at(named, call.parent, scenes)
         elif culprit.base is not None and culprit.base.call.is_op:  # it does wrong what base's own code does rightly
             named = _at(named, call.index, scenes)
+    elif fault.phase == "forward" and _goes_on_alone(culprit):
+        assert culprit.raw_next is not None
+        named = _at(named, culprit.raw_next.call.parent, scenes)
     if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
         return named
     return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
@@ -79,6 +82,21 @@ def _coded(culprit: Culprit, fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
         nodes = (call.node for call in trace.calls if event is not None and call.index == event.call.parent)
         found[side] = found[side] or any(has_own_code(live, node) for node in nodes)
     return found[0], found[1]
+
+
+def _goes_on_alone(culprit: Culprit) -> bool:
+    """Whether raw leaves out an op, and goes on inside of a call with nothing but what it has made there: of what a
+    call was given, its caller may have left it out."""
+    after = culprit.raw_next
+    if culprit.raw is not None or after is None or not after.call.is_op or culprit.likes is None:
+        return False
+    inside = culprit.likes.sides[1].inside
+    own, others = set[int](), {slot.tensor for slot in inside.given}
+    for event in inside.events:
+        made = own if event.call.parent == after.call.parent else others
+        made.update(slot.tensor for slot in event.call.outputs)
+    given = {slot.tensor for slot in after.call.inputs}
+    return bool(given & own) and not given & others
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:

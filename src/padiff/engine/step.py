@@ -199,7 +199,7 @@ class Step:
         if first is not None:
             located = [self._of_compiled(first) if self.compiled else explained_state(first, plain, self.after)]
         if not self.compiled:
-            located = with_trips(located, plain)
+            located = with_trips(located, plain, self.modules.cut())
         done = with_ops(done, found, diverged=bool(located))
         return done, [named_by_ops(one, done) for one in located]
 

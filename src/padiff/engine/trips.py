@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from padiff.records import Call, Divergence, StepComparison
 
 
-def with_trips(found: Sequence[Divergence], done: StepComparison) -> list[Divergence]:
-    """Places in forward whose own code calls a child more often than the other side does say so."""
-    return [_told(one, done) if one.phase == "forward" and one.raw_call >= 0 else one for one in found]
+def with_trips(found: Sequence[Divergence], done: StepComparison, cut: Collection[int] = ()) -> list[Divergence]:
+    """Places in forward whose own code calls a child more often than the other side does say so; not of modules of raw
+    that are ``cut``, each of whose calls has a stretch of what base's one has."""
+    return [_told(one, done, cut) if one.phase == "forward" and one.raw_call >= 0 else one for one in found]
 
 
 def of_extra_calls(
@@ -32,7 +33,7 @@ def of_extra_calls(
     return found
 
 
-def _told(divergence: Divergence, done: StepComparison) -> Divergence:
+def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) -> Divergence:
     partner = {other.node: one.node for one, other in done.pairs}
     base = _inside(done.base.calls, divergence.base_call, set(partner.values()))
     raw = _inside(done.raw.calls, _around(divergence, done), set(partner))
@@ -41,7 +42,9 @@ def _told(divergence: Divergence, done: StepComparison) -> Divergence:
     paired = {other.index for _, other in done.pairs}
     for node in dict.fromkeys(call.node for call in raw):
         here, there = times[1][node], times[0][partner.get(node, -1)]
-        if here == there or not there or (here > there and all(c.index in paired for c in raw if c.node == node)):
+        if here == there or not there or node in cut:
+            continue
+        if here > there and all(c.index in paired for c in raw if c.node == node):
             continue
         more = (
             [c.index for c in raw if c.node == node]

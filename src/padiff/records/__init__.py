@@ -12,7 +12,18 @@ from padiff.records.comparisons import (
 )
 from padiff.records.divergences import Cause, Divergence, Fault, Interruption, OpPair
 from padiff.records.draws import Draw, DrawGap
-from padiff.records.modules import Anchors, Group, ModuleNode, ModulePairs, ModuleTree, Order, Rules, Stretch, Usage
+from padiff.records.modules import (
+    Anchors,
+    Gathered,
+    Group,
+    ModuleNode,
+    ModulePairs,
+    ModuleTree,
+    Order,
+    Rules,
+    Stretch,
+    Usage,
+)
 from padiff.records.plain import PlainData, record
 from padiff.records.shapes import merged_axes
 from padiff.records.traces import (
@@ -44,6 +55,7 @@ __all__ = [
     "DrawGap",
     "Fault",
     "Frame",
+    "Gathered",
     "Group",
     "Interruption",
     "Mismatch",

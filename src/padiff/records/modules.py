@@ -149,6 +149,18 @@ class Stretch(PlainData):
     stop: int
     whole: int
     """The length of base's."""
+    single: bool = False
+    """One place each, whose axis raw's tensors don't have."""
+
+
+@dataclass(frozen=True)
+class Gathered(PlainData):
+    """A module that raw calls once with all that base's several calls are given."""
+
+    node: int
+    """Of raw."""
+    count: int
+    """Of base's calls."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +183,14 @@ class ModulePairs(PlainData):
     groups: tuple[Group, ...] = ()
     stretches: tuple[Stretch, ...] = ()
     """Calls of raw that do together what one of base does; known once both have run."""
+    gathered: tuple[Gathered, ...] = ()
+    """Modules of raw of which one call does what several of base do; known once both have run."""
     orders: tuple[Order, ...] = ()
     """Modules whose calls belong together in another order; known once both have run."""
+
+    def cut(self) -> frozenset[int]:
+        """Nodes of raw that one side calls often on stretches of what the other's one call is given."""
+        return frozenset({*(one.node for one in self.stretches), *(one.node for one in self.gathered)})
 
     def recorded(self, side: int) -> frozenset[int]:
         """Nodes of base (0) or raw whose calls are recorded: all that may pair, and those that stay alone, so that they

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import accumulate, compress
 
 from padiff.weights.chains import chain_at, chain_score, norms_along
-from padiff.weights.fitting import UnitPair, fits, in_part_order, pair_up, parent, part_role, score, signature
+from padiff.weights.fitting import UnitPair, first_role, fits, in_part_order, pair_up, parent, score, signature
 from padiff.weights.joining import MOST_JOINED, join_score, joins
 from padiff.weights.leftovers import (
     added_leftovers,
@@ -80,7 +80,7 @@ def _leftovers(
     """``known`` are pairs that order of use found: norms go along with those of them that are joined."""
     pairs = joined_leftovers(base, raw)
     pairs += norms_along([*known, *pairs], *rest(base, raw, pairs))
-    pairs += single_leftovers(*rest(base, raw, pairs))
+    pairs += single_leftovers(*rest(base, raw, pairs), known)
     base, raw = rest(base, raw, pairs)
     return pairs, base, raw
 
@@ -119,15 +119,15 @@ def _in_halves(base: Sequence[Unit], raw: Sequence[Unit]) -> tuple[list[UnitPair
 
 
 def _in_named_order(units: Sequence[Unit]) -> list[Unit]:
-    """Query, key and value of one attention in this order, in whichever they are computed."""
+    """Query, key and value of one attention in this order, joined or not, in whichever they are computed."""
     found: list[Unit] = []
     run: list[Unit] = []
     for unit in (*units, None):
-        if unit is not None and part_role(unit) and (not run or _siblings(run[-1], unit)):
+        if unit is not None and first_role(unit) and (not run or _siblings(run[-1], unit)):
             run.append(unit)
             continue
         found += in_part_order(run)[0] if len(run) > 1 else run
-        run = [unit] if unit is not None and part_role(unit) else []
+        run = [unit] if unit is not None and first_role(unit) else []
         if unit is not None and not run:
             found.append(unit)
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Choice, WeightEntry
 from padiff.weights.compose import compose
-from padiff.weights.fitting import UnitPair, in_part_order, part_role, tells_order
+from padiff.weights.fitting import UnitPair, in_part_order, merges, part_role, tells_order, turned_merge
 from padiff.weights.joining import out_size
 from padiff.weights.sets import OpenSet, permuted
 from padiff.weights.units import UNKNOWN, Atom, Unit
@@ -140,7 +140,8 @@ def _open(pair: UnitPair) -> str:
         return "order of parts"
     one, two = pair.base[0].main, pair.raw[0].main
     square = len(one.shape) == len(two.shape) == 2 and one.shape[0] == one.shape[1]
-    return "orientation" if square and UNKNOWN in (one.axes, two.axes) else ""
+    either = merges(one.shape, two.shape) and turned_merge(one.shape, two.shape) is not None
+    return "orientation" if either or (square and UNKNOWN in (one.axes, two.axes)) else ""
 
 
 def _starred(path: str) -> str:
@@ -149,13 +150,21 @@ def _starred(path: str) -> str:
 
 def _turned(family: Mapping[int, UnitPair]) -> list[Option]:
     as_they_are = tuple(entry for _, _, entry in compose(list(family.values())))
-    other = tuple(
-        replace(entry, sources=tuple(replace(s, permute=None if s.permute else (1, 0)) for s in entry.sources))
-        if len(entry.shape) == 2 or entry.stack
-        else entry
-        for entry in as_they_are
-    )
+    shapes = {atom.held.path: atom.shape for pair in family.values() for u in pair.base for atom in u.atoms.values()}
+    other = tuple(_other_way(entry, shapes) for entry in as_they_are)
     return [Option("as stored", as_they_are), Option("turned", other)]
+
+
+def _other_way(entry: WeightEntry, shapes: Mapping[str, tuple[int, ...]]) -> WeightEntry:
+    """The same with inputs and outputs in each other's place; what is no matrix stays as it is."""
+    whole = not entry.stack and all(source.index is None for source in entry.sources)
+    orders = [turned_merge(shapes[source.path], entry.shape) if whole else None for source in entry.sources]
+    if len(entry.shape) == 2 or entry.stack:
+        orders = [order or (1, 0) for order in orders]
+    if None in orders:
+        return entry
+    turned = (replace(s, permute=None if s.permute else order) for s, order in zip(entry.sources, orders, strict=True))
+    return replace(entry, sources=tuple(turned))
 
 
 def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> list[Option]:

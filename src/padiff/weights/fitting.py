@@ -57,11 +57,11 @@ def fits(base: Unit, raw: Unit) -> bool:
     for role in base.required:
         one, two = base.atoms[role], raw.atoms[role]
         if UNKNOWN in (one.axes, two.axes):
-            if sorted(one.shape) != sorted(two.shape) and not merges(one.shape, two.shape):
+            if sorted(one.shape) != sorted(two.shape) and not merges_somehow(one.shape, two.shape):
                 return False
         elif one.neutral != two.neutral and _flat(one.shape) != _flat(two.shape):
             loose = base.layer is None or raw.layer is None
-            merged = loose and one.parts == two.parts == 1 and merges(one.shape, two.shape)
+            merged = loose and one.parts == two.parts == 1 and merges_somehow(one.shape, two.shape)
             if not merged and not (len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None):
                 return False
     return True
@@ -83,6 +83,21 @@ def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
         return False
     merged = merged_axes(long, short)
     return merged is not None and all(size == 1 for size in long[merged:])
+
+
+def turned_merge(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The permutation after which one of a matrix and a tensor of three axes is the other, merged or cut, with inputs
+    and outputs in each other's place: [32, 4, 12] is [48, 32] so."""
+    if sorted((len(one), len(two))) != [2, 3] or 1 in one or 1 in two:
+        return None
+    if len(one) == 2:
+        return (1, 0) if merges(one[::-1], two) else None
+    turned = [first for first in (1, 2) if (math.prod(one[first:]), math.prod(one[:first])) == two]
+    return (*range(turned[0], 3), *range(turned[0])) if turned else None
+
+
+def merges_somehow(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
+    return merges(one, two) or turned_merge(one, two) is not None
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,12 +129,17 @@ def part_role(unit: Unit) -> str:
     return next((word for word in last if word in PART_ORDER), "")
 
 
+def first_role(unit: Unit) -> str:
+    """The same; of a unit that its own name says is several of them joined, such as ``kv``, the first."""
+    return part_role(unit) or next(iter(_roles_in(unit.label.rpartition(".")[2])), "")
+
+
 def in_part_order(parts: Sequence[Unit], whole: Unit | None = None) -> tuple[list[Unit], bool]:
     """Parts in the order that the fused unit's name spells, else in the usual one; and whether names told it."""
-    roles = [part_role(part) for part in parts]
+    roles = [first_role(part) for part in parts]
     if all(roles) and len(set(roles)) == len(roles):
         order = (_spelt(whole, roles) if whole is not None else ()) or PART_ORDER
-        return sorted(parts, key=lambda part: order.index(part_role(part))), True
+        return sorted(parts, key=lambda part: order.index(first_role(part))), True
     return list(parts), False
 
 
@@ -132,7 +152,7 @@ def tells_order(whole: Unit) -> bool:
 def _spelt(whole: Unit, roles: Sequence[str]) -> tuple[str, ...]:
     """The order of the parts as the fused unit is called: ``kqv``, ``key_query_value``, ``up_gate_proj``."""
     found = _roles_in(whole.label.rpartition(".")[2])
-    return found if set(found) == set(roles) else ()
+    return found if set(found) >= set(roles) else ()
 
 
 def _roles_in(name: str) -> tuple[str, ...]:

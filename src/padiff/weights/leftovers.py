@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from padiff.weights.blocks import AT_HOME, Homes
 from padiff.weights.chains import windows
 from padiff.weights.fitting import UnitPair, fits, pair_up, parent, score
 from padiff.weights.joining import MOST_ADDED, MOST_JOINED, adds, join_score, joins
@@ -110,9 +111,16 @@ def added_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]
     return pairs
 
 
-def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
-    """The best fit first; a name, or being the only one that fits, must speak for it."""
-    options = [(score(one, two), i, j) for i, one in enumerate(base) for j, two in enumerate(raw) if fits(one, two)]
+def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit], known: Sequence[UnitPair] = ()) -> list[UnitPair]:
+    """The best fit first; a name, or being the only one that fits, must speak for it. What lies in a block whose other
+    tensors, as is ``known``, come from the other's block belongs there rather than into a block beside it."""
+    homes = Homes(known) if known and len(base) > 1 < len(raw) else None
+    options = [
+        (score(one, two) + (AT_HOME if homes is not None and homes.shared(one, two) else 0.0), i, j)
+        for i, one in enumerate(base)
+        for j, two in enumerate(raw)
+        if fits(one, two)
+    ]
     by_base, by_raw = Counter(i for _, i, _ in options), Counter(j for _, _, j in options)
     pairs: list[UnitPair] = []
     done_base: set[int] = set()
