@@ -214,3 +214,47 @@ def test_three_axes_against_a_matrix_that_is_turned(heads: int, swap: bool) -> N
     assert found is not None
     assert found.raw_path == "1"
     assert any(cause.name == "scale" for cause in found.causes)
+
+
+LETTERS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
+
+
+class TorchChain(torch.nn.Module):
+    """Square projections of three axes, one after the other, of which one is the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in LETTERS:
+            setattr(self, name, torch.nn.Parameter(torch.randn(WIDTH, 2, WIDTH // 2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in LETTERS:
+            w, made = getattr(self, name), x.unflatten(-1, (2, -1))
+            turned = name == "epsilon"
+            x = torch.einsum("bnd,hnd->bh", made, w) if turned else torch.einsum("bh,hnd->bnd", x, w).flatten(1)
+            x = torch.tanh(x)
+        return x
+
+
+class PaddleChain(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        for name in LETTERS:
+            setattr(self, name, paddle.nn.Linear(WIDTH, WIDTH, bias_attr=False))
+
+    def forward(self, x: Any) -> Any:
+        for name in LETTERS:
+            x = paddle.tanh(getattr(self, name)(x))
+        return x
+
+
+def test_one_default_that_is_wrong_is_found_without_trying_many_together() -> None:
+    torch.manual_seed(0)
+    base, raw = TorchChain(), PaddleChain()
+    calls: list[Any] = []
+    raw.register_forward_pre_hook(lambda *_: calls.append(1))
+    result = padiff.compare(base, raw, np.random.default_rng(0).normal(size=(3, WIDTH)).astype("float32"))
+    assert result.aligned, str(result)
+    assert result.plan is not None
+    assert [choice.chosen for choice in result.plan.choices] == [0, 0, 0, 0, 1, 0, 0]
+    assert len(calls) < 16

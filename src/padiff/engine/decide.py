@@ -27,6 +27,8 @@ _Returned = tuple[list[Named], dict[str, Array]]
 """What a run of raw returned, and the modules that are watched."""
 SETTLED = 0.95
 _MOST_TRIED = 48
+_FEW = 16
+"""Options besides the defaults, up to which each is tried by itself before several are."""
 _ROUNDS = 3
 _MOST_RUNS = 300
 """However many choices there are, raw is not run more often."""
@@ -78,6 +80,12 @@ def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], 
     default = (0,) * len(choices)
     if trial.of_outputs(default)[0]:
         return default, by_outputs
+    if sum(len(choice.options) - 1 for choice in choices) <= _FEW:
+        search = _Search(trial.of_outputs, default)
+        for other in _combined([len(choice.options) for choice in choices])[1:]:
+            search.look_at(other)
+        if search.agrees:
+            return search.chosen, by_outputs
     chosen, where = _place_by_place(choices, trial)
     found = chosen if trial.of_outputs(chosen)[0] else _best(choices, trial.of_outputs)
     return (found, by_outputs) if found is not None else _by_numbers(choices, trial, chosen, where)
