@@ -249,12 +249,12 @@ class PaddleChain(paddle.nn.Layer):
 
 
 def test_one_default_that_is_wrong_is_found_without_trying_many_together() -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     base, raw = TorchChain(), PaddleChain()
     calls: list[Any] = []
     raw.register_forward_pre_hook(lambda *_: calls.append(1))
-    result = padiff.compare(base, raw, np.random.default_rng(0).normal(size=(3, WIDTH)).astype("float32"))
+    result = padiff.compare(base, raw, np.random.default_rng(1).normal(size=(3, WIDTH)).astype("float32"))
     assert result.aligned, str(result)
     assert result.plan is not None
     assert [choice.chosen for choice in result.plan.choices] == [0, 0, 0, 0, 1, 0, 0]
-    assert len(calls) < 16
+    assert len(calls) < 16  # 33 where options are kept that bring outputs nearer by chance
