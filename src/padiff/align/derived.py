@@ -34,6 +34,18 @@ class Joined:
         """The values belong to others."""
 
 
+class Stacked(Joined):
+    """Values one after the other along an axis of their own."""
+
+    def __init__(self, values: Sequence[Value], axis: int) -> None:
+        super().__init__(values, axis=axis)
+        first = values[0].shape
+        self.shape = (*first[:axis], len(values), *first[axis:])
+
+    def numpy(self) -> Array:
+        return np.stack([value.numpy() for value in self._values], self._axis)
+
+
 class Cut:
     """A stretch of a value along an axis, or of what each head has of it."""
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
+from padiff.align.derived import Joined, Stacked
 from padiff.align.stretches import MOST, axis_of, by_node, first_shapes
-from padiff.records import Array, Call, Gathered, ModulePairs, Slot, Value
+from padiff.records import Call, Gathered, ModulePairs, Slot, Value
 
 Join = tuple[int, bool]
 """Along which axis, and whether that is a new one."""
@@ -54,37 +53,17 @@ def _all(slots: Sequence[Sequence[Slot]], partners: Sequence[Slot], number: Numb
         if axis is None:
             continue
         join = axis, len(shapes[0]) < len(partner.value.shape)
-        made = Together([part.value for part in parts], join)
+        made = _put([part.value for part in parts], join)
         tensors = tuple(part.tensor for part in parts)
         found.append(Slot(parts[0].name, number(tensors, join), made, all(part.tracked for part in parts)))
     return tuple(found)
 
 
-class Together:
-    """Values one after the other along an axis, an old one or a new one."""
-
-    def __init__(self, values: Sequence[Value], join: Join) -> None:
-        self._values, (self._axis, self._new) = tuple(values), join
-        first = values[0].shape
-        if self._new:
-            self.shape = (*first[: self._axis], len(values), *first[self._axis :])
-        else:
-            length = sum(value.shape[self._axis] for value in values)
-            self.shape = (*first[: self._axis], length, *first[self._axis + 1 :])
-        self.dtype = values[0].dtype
-
-    @property
-    def overwritten(self) -> bool:
-        return any(value.overwritten for value in self._values)
-
-    def numpy(self) -> Array:
-        arrays = [value.numpy() for value in self._values]
-        return np.stack(arrays, self._axis) if self._new else np.concatenate(arrays, self._axis)
-
-    def release(self) -> None:
-        """The values belong to others."""
+def _put(values: Sequence[Value], join: Join) -> Value:
+    axis, new = join
+    return Stacked(values, axis) if new else Joined(values, axis=axis)
 
 
 def together(tensors: Sequence[int], join: Join, values: Mapping[int, Value]) -> Value | None:
     held = [values[tensor] for tensor in tensors if tensor in values]
-    return Together(held, join) if len(held) == len(tensors) else None
+    return _put(held, join) if len(held) == len(tensors) else None
