@@ -90,3 +90,10 @@ def test_masks_of_which_one_author_passes_more() -> None:
     assert sorted((one.name, other.name) for one, other in pairs) == [("0", "0"), ("1", "1"), ("3", "2")]
     assert [slot.name for slot in base_alone] == ["2"]
     assert not raw_alone
+
+
+def test_a_tensor_that_is_returned_again_later_keeps_its_first_place() -> None:
+    """A model that returns its last state and then all of them returns the last one first."""
+    last, first = Slot("0", 2, Tensor((2, 3))), Slot("1.0", 0, Tensor((2, 3)))
+    pairs, _, _ = pair_slots([Slot("", 0, Tensor((2, 3)))], [last, first, Slot("1.1", 2, Tensor((2, 3)))])
+    assert [(one.name, other.name) for one, other in pairs] == [("", "0")]

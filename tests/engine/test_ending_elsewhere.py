@@ -245,3 +245,45 @@ def test_what_comes_after_a_call_of_a_class_that_ends_elsewhere_as_a_rule(forgot
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == ("", "forward"), str(result)
     assert "missing residual" in {cause.name for cause in result.divergence.causes}
+
+
+class ScaledTable(nn.Embedding):
+    def forward(self, ids: Any) -> Any:
+        return super().forward(ids) * 3.0
+
+
+class Looking(nn.Module):
+    def __init__(self, table: nn.Embedding, scale: float = 1.0) -> None:
+        super().__init__()
+        self.table, self.norm, self.head, self.scale = table, nn.LayerNorm(8), nn.Linear(8, 2), scale
+        self.places = nn.Embedding(5, 8)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.table(ids) * self.scale + self.places(torch.arange(5))
+        return self.head(self.norm(x))
+
+
+class Wrapped(nn.Module):
+    """The same, built otherwise."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Looking(nn.Embedding(11, 8), scale))
+
+    def forward(self, ids: Any) -> Any:
+        return self.inner(ids)
+
+
+def test_a_layer_of_a_class_of_its_own_that_does_what_raw_does_outside() -> None:
+    ids = np.random.default_rng(0).integers(0, 11, size=(2, 5))
+    base = Looking(ScaledTable(11, 8))
+    assert padiff.compare(base, Wrapped(3.0), ids).aligned
+    assert padiff.compare(Wrapped(3.0), base, ids).aligned
+    found = padiff.compare(base, Wrapped(2.0), ids).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("inner.0.table", "forward"), str(found)
+    assert found.op is not None and found.op.raw_line is not None
+    assert found.op.raw_line.line == Looking.forward.__code__.co_firstlineno + 1  # who calls it may be wrong as well
+    found = padiff.compare(Wrapped(2.0), base, ids).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("table", "forward"), str(found)

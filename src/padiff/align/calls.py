@@ -217,6 +217,12 @@ class CallPairing:
         tree = self._trees["raw"]
         return _bare(tree, raw.node) and tree.nodes[raw.node].layer is None
 
+    def varied(self, base: Call, raw: Call) -> bool:
+        """Whether one of them is of a known layer with a forward of its own, and a name of its own: it may do more."""
+        return base.kind != raw.kind and any(
+            self._trees[side].nodes[call.node].varied for side, call in (("base", base), ("raw", raw))
+        )
+
     def adds_up(self, base: Call, raw: Call) -> bool:
         """Whether one of them returns rows of a table, and the other what they add up to."""
         calls = (("base", base), ("raw", raw))

@@ -95,8 +95,11 @@ def _distance(one: Slot, other: Slot) -> float:
 
 
 def _once(slots: Sequence[Slot]) -> list[Slot]:
-    """Each tensor under its first name."""
-    return list({slot.tensor: slot for slot in reversed(slots)}.values())[::-1]
+    """Each tensor under its first name, at its first place."""
+    found: dict[int, Slot] = {}
+    for slot in slots:  # where it is returned again says nothing
+        found.setdefault(slot.tensor, slot)
+    return list(found.values())
 
 
 def _name_and_shape(base: Slot, raw: Slot) -> bool:

@@ -182,7 +182,7 @@ class Other:
     def loose(self, base: Call, raw: Call) -> bool:
         node = self._tree.nodes[base.node]
         unfinished = "norm" in (node.layer or node.kind).lower()  # its activation may come with it, or apart
-        unfinished = unfinished or self._pairing.adds_up(base, raw)
+        unfinished = unfinished or self._pairing.adds_up(base, raw) or self._pairing.varied(base, raw)
         return not self._pairing.alike and (node.layer is None or unfinished or self._holds(node))
 
     def begins_elsewhere(self, base: Call, raw: Call) -> bool:

@@ -162,8 +162,7 @@ class SideBySide:
         found: set[int] = set()
         for base, call in self._pairs:  # children come before their parents
             node = self._base_tree.nodes[base.node]
-            unknown = node.layer is None or self._pairing.bare_of_its_own(call) or self._pairing.adds_up(base, call)
-            loose = bool(node.children) or (unknown and not self._pairing.grouped(call))
+            loose = bool(node.children) or (self._may_end_elsewhere(base, call) and not self._pairing.grouped(call))
             if call.index in wrong and loose and call.index not in faulty_inside and call.parent >= 0:
                 found.add(call.index)
             elif call.index in wrong:
@@ -171,6 +170,11 @@ class SideBySide:
             if call.index in faulty_inside:
                 faulty_inside.add(parent[call.index])
         return found
+
+    def _may_end_elsewhere(self, base: Call, raw: Call) -> bool:
+        pairing = self._pairing
+        known = self._base_tree.nodes[base.node].layer is not None
+        return not known or pairing.bare_of_its_own(raw) or pairing.adds_up(base, raw) or pairing.varied(base, raw)
 
     def _made_after(self) -> set[int]:
         """Calls of modules that hold others whose output differs, while base's is what raw made beside a call inside of

@@ -63,6 +63,11 @@ def has_code(adapter: Adapter, module: Any) -> bool:
         return False
     if class_of(adapter, module).__module__.partition(".")[0] != adapter.name:
         return True
+    return own_forward(adapter, module)
+
+
+def own_forward(adapter: Adapter, module: Any) -> bool:
+    """Whether the forward that a module has was not written by the framework."""
     forward = getattr(module, "forward", None)
     home = getattr(getattr(forward, "__func__", forward), "__module__", None)
     return home is not None and home.partition(".")[0] not in (adapter.name, "padiff", "functools")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from padiff.frameworks.environment import environment_of
 from padiff.frameworks.layers import LayerSpec
-from padiff.frameworks.lookup import class_of, spec_of
+from padiff.frameworks.lookup import class_of, own_forward, spec_of
 from padiff.frameworks.protocol import Adapter
 from padiff.frameworks.settings import settings_of
 from padiff.records import ModuleNode, ModuleTree, TensorSpec
@@ -148,6 +148,7 @@ def _node(adapter: Adapter, module: Any, index: int, path: str, parent: int) -> 
         text=functools.partial(adapter.describe, module),
         atomic=spec.atomic if spec else False,
         settings=functools.partial(settings_of, adapter, module),
+        varied=spec is not None and own_forward(adapter, module),
     )
 
 

@@ -34,6 +34,9 @@ class ModuleNode(PlainData):
     settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
     """What it was built with, under the names all frameworks share, or what says so when somebody asks."""
 
+    varied: bool = False
+    """A known layer whose forward is not the framework's: an embedding of a class that scales what it looks up."""
+
     @property
     def built_with(self) -> Mapping[str, Any]:
         return self.settings() if callable(self.settings) else self.settings

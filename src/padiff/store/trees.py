@@ -14,7 +14,7 @@ from padiff.store.strict import Malformed
 
 _FACTS = frozenset(field.name for field in dataclasses.fields(Facts))
 _NODE = frozenset({"path", "kind", "parent", "identity", "text"})
-_NODE_MORE = frozenset({"layer", "parameters", "buffers", "atomic"})
+_NODE_MORE = frozenset({"layer", "parameters", "buffers", "atomic", "varied"})
 _SPEC = frozenset({"name", "shape", "dtype", "identity"})
 
 
@@ -63,6 +63,8 @@ def _encode_node(node: ModuleNode, number: Callable[[int], int]) -> dict[str, An
             row[role] = [_encode_spec(spec, number) for spec in specs]
     if node.atomic:
         row["atomic"] = True
+    if node.varied:
+        row["varied"] = True
     return row
 
 
@@ -82,6 +84,7 @@ def _decode_node(index: int, value: Any) -> ModuleNode:
         identity=strict.integer(row["identity"], "identity"),
         text=strict.text(row["text"], "text"),
         atomic=strict.boolean(row.get("atomic", False), "atomic"),
+        varied=strict.boolean(row.get("varied", False), "varied"),
     )
 
 
