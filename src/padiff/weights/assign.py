@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress
 
+from padiff.weights.branches import branches_sorted
 from padiff.weights.chains import chain_at, chain_score, norms_along
 from padiff.weights.fitting import UnitPair, first_role, fits, in_part_order, pair_up, parent, score, signature
 from padiff.weights.joining import MOST_JOINED, join_score, joins
@@ -59,7 +60,7 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
     valued = by_values(base, raw) if values else []
     stacked, base, raw = pair_stacks(*rest(base, raw, valued))
     pairs += valued + stacked
-    found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
+    found = _in_order(base, raw)
     pairs += found
     base, raw = rest(base, raw, found)
     found, base, raw = _leftovers(base, raw, found)
@@ -72,6 +73,15 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
         found, base, raw = _in_halves(base, raw)
         pairs += found
     return pairs, list(base), list(raw)
+
+
+def _in_order(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Pairs by order of use; where branches are computed in another order, by one that both have in common."""
+    found = _Alignment(_in_named_order(base), _in_named_order(raw)).pairs()
+    if sum(len(pair.base) for pair in found) == len(base) or sum(len(pair.raw) for pair in found) == len(raw):
+        return found
+    other = _Alignment(*(_in_named_order(branches_sorted(units)) for units in (base, raw))).pairs()
+    return max(found, other, key=lambda pairs: sum(len(pair.base) + len(pair.raw) for pair in pairs))
 
 
 def _leftovers(

@@ -94,6 +94,8 @@ class Unit:
     """Number of elements its module returned when it first ran; 0 where unknown."""
     in_all: int = 0
     """The same of all its calls: one author may call it once for two pictures, the other once for each."""
+    ready: int = 0
+    """When what its module was first given was there; 0 where unknown. Equal where it is the same tensor."""
     numbers: tuple[int, ...] = field(default=())
 
     @property
@@ -121,7 +123,14 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
     tensors = live.tensors()
     found = [replace(unit, values=_extremes(live, unit, tensors)) for unit in found]
     found = [
-        replace(unit, use=_first(unit, use), order=place, made=_of(unit, usage.made), in_all=_of(unit, usage.in_all))
+        replace(
+            unit,
+            use=_first(unit, use),
+            order=place,
+            made=_of(unit, usage.made),
+            in_all=_of(unit, usage.in_all),
+            ready=_of(unit, usage.ready),
+        )
         for place, unit in enumerate(found)
     ]
     return _in_list_order(sorted(found, key=lambda unit: (unit.use, unit.order)))
