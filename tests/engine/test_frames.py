@@ -76,3 +76,32 @@ def test_a_layer_that_is_given_the_right_frame_is_wrong_itself() -> None:
     result = padiff.compare(Torch(), raw, X)
     assert result.divergence is not None
     assert result.divergence.raw_path == "inner.early", str(result)
+
+
+class PadsItself(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pool = torch.nn.Conv2d(3, 4, 3), torch.nn.MaxPool2d(2, 1)
+        self.last = torch.nn.Conv2d(4, 2, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.nn.functional.pad(self.first(x), (1, 1, 1, 1))
+        return self.last(self.pool(x))
+
+
+class PoolPads(torch.nn.Module):
+    """Beyond the border of its pool is less than anything, not zero."""
+
+    def __init__(self, pool: torch.nn.Module) -> None:
+        super().__init__()
+        self.last, self.begin, self.pool = torch.nn.Conv2d(4, 2, 3), torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), pool
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.pool(self.begin(x)))
+
+
+def test_a_pool_that_pads_otherwise_than_the_code_before_base_s() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 9, 9)).astype("float32")
+    found = padiff.compare(PadsItself(), PoolPads(torch.nn.MaxPool2d(2, 1, padding=1)), x).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("pool", "forward"), str(found)

@@ -18,7 +18,7 @@ from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
 from padiff.compare.masks import contradicts
 from padiff.engine.beside import Beside, resized
-from padiff.engine.blame import Blame
+from padiff.engine.blame import Blame, in_a_frame
 from padiff.engine.elsewhere import Elsewhere
 from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
@@ -235,7 +235,10 @@ class LocalRun:
         misled = unfollowed = False
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
-            misled = any(not self._edge(base, call, one, other)[0].agrees for one, other in given)
+            misled = any(
+                not self._edge(base, call, one, other)[0].agrees and not in_a_frame(one, other)
+                for one, other in given
+            )
             unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None
         pairs = [] if self._beside.looks_up(base, call) else self._slots(base.outputs, call.outputs, "output")
