@@ -415,3 +415,41 @@ def test_a_mask_of_three_kinds_of_places_excuses_no_window() -> None:
     assert compared(NearAndFar(), Bands()).aligned
     found = first(compared(NearAndFar(), Bands(2)))
     assert (found.raw_path, found.phase) == ("blocks.0", "forward")
+
+
+class Biased(nn.Module):
+    """Hands on its bias of positions, with the mask added."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__()
+        self.query, self.value, self.wrong = nn.Linear(8, 8), nn.Linear(8, 8), wrong
+        self.bias = nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, hidden: Any, mask: Any, bias: Any) -> Any:
+        if bias is None:
+            bias = self.bias * (1.01 if self.wrong == "bias" else 1.0) + mask
+        scores = self.query(hidden) @ hidden.transpose(-1, -2) * (1.01 if self.wrong == "scale" else 1.0)
+        return torch.softmax(scores + bias, -1) @ self.value(hidden), bias
+
+
+class Biases(nn.Module):
+    def __init__(self, least: float, **wrong: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Biased(wrong.get(name, "")) for name in ("first", "second"))
+        self.head, self.least = nn.Linear(8, 2), least
+
+    def forward(self, hidden: Any) -> Any:
+        mask, bias = torch.full((5, 5), self.least).triu(1), None
+        for block in self.blocks:
+            hidden, bias = block(hidden, mask, bias)
+        return self.head(hidden)
+
+
+def test_scores_that_are_handed_on_with_another_number_where_both_leave_out() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    base = Biases(torch.finfo(torch.float32).min)
+    assert padiff.compare(base, Biases(-1e4), x).aligned
+    for wrong, path in (({"first": "bias"}, "blocks.0"), ({"second": "scale"}, "blocks.1")):
+        found = padiff.compare(base, Biases(-1e4, **wrong), x).divergence
+        assert found is not None
+        assert (found.raw_path, found.phase) == (path, "forward"), str(found)

@@ -41,6 +41,17 @@ def beside_the_least(base: Array, raw: Array, outcome: Outcome, tolerance: Toler
     return outcome if rest is None else compare_arrays(*rest, replace(tolerance, predicted=None))
 
 
+def beside_the_masked(base: Array, raw: Array, outcome: Outcome, tolerance: Tolerance) -> Outcome:
+    """The outcome for scores to which each side adds its own number where something is left out: that of the rest."""
+    rest = None if outcome.agrees else without_masked(base, raw)
+    return outcome if rest is None else compare_arrays(*rest, replace(tolerance, predicted=None))
+
+
+def leave_out_alike(base: Array, raw: Array) -> bool:
+    """Whether two tensors differ in the numbers alone with which they leave something out."""
+    return base.size <= MOST_MASK and all(_measured(array) for array in (base, raw)) and _alike(base, raw)
+
+
 def _measured(array: Array) -> bool:
     return str(array.dtype).startswith(_MEASURED[:2])
 

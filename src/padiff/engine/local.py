@@ -236,8 +236,7 @@ class LocalRun:
         if not known and call.inputs:  # its partner was not known when it began, and what it was given is its own
             given = self._slots(base.inputs[:1], call.inputs[:1], "input")
             misled = any(
-                not self._edge(base, call, one, other)[0].agrees and not in_a_frame(one, other)
-                for one, other in given
+                not self._edge(base, call, one, other)[0].agrees and not in_a_frame(one, other) for one, other in given
             )
             unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None

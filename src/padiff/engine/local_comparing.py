@@ -72,6 +72,8 @@ class LocalComparing:
         """Tensor of raw to base's that was handed on in its place; None where several were."""
         self._altered: set[int] = set()
         """Those of them that hold some of raw's own numbers."""
+        self._given_masks: set[int] = set()
+        """Raw calls that were given a mask which leaves out the same as base's, with other numbers."""
         self._sizes: dict[int, Numbers] = {}
         """Tensor of base to what was found when it was compared first."""
 
@@ -83,6 +85,8 @@ class LocalComparing:
         key = self._key(phase, role, base, one)
         if self._look is not None:
             self._look(phase, role, call.index, name_of(one, other), other.value)
+        if role == "input" and other.origin in self._altered:
+            self._given_masks.add(call.index)
         if phase == "forward" and self.is_handed(one, other) and (role == "input" or self.is_as_it_was(one, other)):
             return self._compare_handed(role, key, base, call, one, other)
         expected, found = one.value.numpy(), other.value.numpy()
@@ -91,11 +95,14 @@ class LocalComparing:
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
         tolerance = self.allowed(key)
-        alike = masked_alike if role == "input" else least_alike
+        masked = call.parent >= 0 and call.index in self._given_masks
+        alike = masked_alike if role == "input" or masked else least_alike
         told = alike(expected, found) if phase == "forward" else expected
         if told is not expected:
             self._altered.add(other.origin)
-        rest = _unmasked(expected, found, tagged=bool(call.tag)) if phase == "forward" else None
+            if role == "input":
+                self._given_masks.add(call.index)
+        rest = _unmasked(expected, found, all_of=bool(call.tag) or masked) if phase == "forward" else None
         expected = told
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
@@ -211,9 +218,9 @@ class LocalComparing:
             self.comparisons = self._gallery.hung(self.comparisons)
 
 
-def _unmasked(base: Array, raw: Array, *, tagged: bool) -> tuple[Array, Array] | None:
+def _unmasked(base: Array, raw: Array, *, all_of: bool) -> tuple[Array, Array] | None:
     """Both without what both leave out; None where there is no such thing."""
-    return without_masked(base, raw) if tagged else without_least(base, raw)
+    return without_masked(base, raw) if all_of else without_least(base, raw)
 
 
 def _unless_leaning(outcome: Outcome, base: Array | None, raw: Array, tolerance: Tolerance) -> Outcome:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from padiff.align import CallPairing, Repeated, name_of, pair_slots, tag_key, tags_of
 from padiff.compare.arrays import missing
-from padiff.compare.given import as_given, as_masks, beside_the_least
+from padiff.compare.given import as_given, as_masks, beside_the_least, beside_the_masked, leave_out_alike
 from padiff.compare.layouts import compare_in_any_layout
 from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
@@ -89,6 +89,10 @@ class SideBySide:
         self._queue: list[tuple[tuple[int, int], tuple[Array, Array] | None, Role, Call, Call, Slot, Slot]] = []
         self._gradient_queue: list[tuple[Place, Value, Value]] = []
         self._queued: set[tuple[int, int]] = set()
+        self._masks: set[tuple[int, int]] = set()
+        """Tensors of base and raw that leave out the same, with other numbers."""
+        self._given_masks: set[int] = set()
+        """Raw calls that were given such, and may hand on scores that they were added to."""
         self._queued_bytes = 0
         self._pairs: list[tuple[Call, Call]] = []
         self._comparisons: list[Comparison] = []
@@ -392,12 +396,18 @@ class SideBySide:
                 outcome = beside_the_least(*arrays, compare_in_any_layout(*arrays, tolerance), tolerance)
                 if role == "input":
                     outcome = as_masks(*arrays, outcome)
+                    if not outcome.agrees and leave_out_alike(*arrays):
+                        self._masks.add(key)
+                elif raw.index in self._given_masks:
+                    outcome = beside_the_masked(*arrays, outcome, tolerance)
                 self._outcomes[key] = outcome
                 if self._crossings is not None and outcome.verdict == "rounding":
                     self._crossings.look(*arrays, key)
                 if not outcome.agrees:
                     self._gallery.see("forward", outcome, *arrays)
             outcome = self._outcomes[key]
+            if key in self._masks and raw.parent >= 0:
+                self._given_masks.add(raw.index)
             if role == "input":
                 outcome = as_given(one.value, other.value, outcome)
             if raw.parent < 0 and role == "output" and key in results:
