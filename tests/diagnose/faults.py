@@ -243,13 +243,13 @@ def gate_halves(rng: Rng) -> dict[str, Any]:
 # ------------------------------------------------------------------ activations
 
 
-def activations(right: str, wrong: str, *causes: str) -> None:
+def activations(right: str, wrong: str, *causes: str, size: float = 3.0) -> None:
     @fault(*causes)
     def maker(rng: Rng) -> dict[str, Any]:
-        x = 3 * rng.normal(size=shape(rng))
+        x = size * rng.normal(size=shape(rng))
         return plus(rng, ACTIVATIONS[right](x), ACTIVATIONS[wrong](x), given={"x": x})
 
-    FAULTS[f"{right} as {wrong}"] = FAULTS.pop("maker")
+    FAULTS[f"{right} as {wrong}" + (" of small numbers" if size < 1 else "")] = FAULTS.pop("maker")
 
 
 for pair in (("gelu", "gelu tanh"), ("gelu tanh", "gelu"), ("gelu", "quick gelu")):
@@ -258,6 +258,7 @@ for pair in (("relu", "gelu"), ("silu", "relu"), ("hardswish", "silu"), ("relu6"
     activations(*pair, "activation")
 for pair in (("tanh", "sigmoid"), ("elu", "selu"), ("softplus", "relu"), ("hardsigmoid", "sigmoid")):
     activations(*pair, "activation")
+activations("tanh", "sigmoid", "activation", size=0.1)
 activations("relu", "no activation", "missing activation")
 activations("no activation", "silu", "extra activation")
 

@@ -39,13 +39,16 @@ def _named(right: str, wrong: str, name: str) -> Cause:
 
 
 def _matching(few: Array, target: Array, trial: Trial) -> list[tuple[str, Unary]]:
-    """Functions that turn the one into the other, on the few elements looked at first."""
+    """Functions that turn the one into the other, on the few elements looked at first; the nearest, since of small
+    numbers many return nearly the same."""
     bound = 0.3 * gap(trial.few_expected, trial.few_found)
-    found: list[tuple[str, Unary]] = []
+    rounding = 1e-6 * rms(target)
+    found: list[tuple[float, str, Unary]] = []
     for name, function in (*ACTIVATIONS.items(), *_fitted(few, target)):
-        if gap(target, _apply(function, few)) <= bound:
-            found.append((name, function))
-    return found[:3]
+        apart = gap(target, _apply(function, few))
+        if apart <= bound:
+            found.append((max(apart, rounding), name, function))
+    return [(name, function) for _, name, function in sorted(found, key=lambda one: one[0])[:3]]
 
 
 def _fitted(few: Array, target: Array) -> Iterator[tuple[str, Unary]]:
