@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -194,11 +195,14 @@ class NormAct(nn.BatchNorm2d):
         return super().forward(input).relu()
 
 
-def test_settings_of_a_norm_with_its_activation() -> None:
+@pytest.mark.parametrize("swapped", [False, True], ids=["raw's", "base's"])
+def test_settings_of_a_norm_with_its_activation(swapped: bool) -> None:
     torch.manual_seed(0)
-    base = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
-    raw = nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, eps=1e-2), nn.Identity(), nn.Conv2d(4, 2, 1)).eval()
-    divergence = padiff.compare(base, raw, torch.randn(2, 3, 8, 8)).divergence
+    eps = (1e-2, 1e-5) if swapped else (1e-5, 1e-2)
+    apart = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, eps[0]), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    both = nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, eps[1]), nn.Identity(), nn.Conv2d(4, 2, 1)).eval()
+    models = (both, apart) if swapped else (apart, both)
+    divergence = padiff.compare(*models, torch.randn(2, 3, 8, 8)).divergence
     assert divergence is not None
     assert divergence.raw_path == "1"
     assert [cause.name for cause in divergence.causes] == ["eps"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from padiff.diagnose.causes.functions import ACTIVATIONS
-from padiff.diagnose.causes.trial import Trial, gap, plain
+from padiff.diagnose.causes.trial import Trial, Unary, gap, plain
 from padiff.records import Array, Cause
 
 NAMES = {
@@ -94,14 +94,20 @@ def _helps(trial: Trial, again: Array | None) -> bool:
 
 
 def _activated(trial: Trial, expected: Array, again: Array) -> bool:
-    """A norm may come with its activation on one side only: whether raw's is one of base's now, and was not before."""
+    """A norm may come with its activation on one side only: whether one is an activation of the other now, and was not
+    before."""
     scene = trial.scene
     if scene.base_kind == scene.raw_kind or scene.expected.dtype.kind != "f" or scene.phase != "forward":
         return False
+
+    def made(function: Unary, of: Array) -> Array:
+        return np.asarray(function(of.astype(np.float64))).astype(expected.dtype)
+
     for function in ACTIVATIONS.values():
-        made = np.asarray(function(expected.astype(np.float64))).astype(expected.dtype)
-        if scene.agrees(made, again):
-            return not scene.agrees(made, scene.found)
+        if scene.agrees(made(function, expected), again):
+            return not scene.agrees(made(function, expected), scene.found)
+        if scene.agrees(expected, made(function, again)):
+            return not scene.agrees(expected, made(function, scene.found))
     return False
 
 
