@@ -94,7 +94,12 @@ class Unit:
     """Number of elements its module returned when it first ran; 0 where unknown."""
     in_all: int = 0
     """The same of all its calls: one author may call it once for two pictures, the other once for each."""
+    strides: frozenset[int] = frozenset()
+    """Of a convolution."""
     numbers: tuple[int, ...] = field(default=())
+    """Its places in lists, from the outside in."""
+    counted: tuple[int, ...] = field(default=())
+    """The same, and where it is in none, in lists whose members have names that count."""
 
     @property
     def main(self) -> Atom:
@@ -165,8 +170,16 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
         owner = _owner(live, node, atoms) if prefix and spec and not stacked else node
         path = owner.path if owner is not node else join(node.path, prefix) if prefix else node.path
         label = _label(live, owner) + path.removeprefix(owner.path)
-        units.append(Unit(owner, path, layer, dict(atoms), label=label.lstrip("."), numbers=numbers_of(label)))
+        numbers = numbers_of(label)
+        counted = numbers or _named_places(live, owner)
+        label, strides = label.lstrip("."), _strides(owner) if (layer or "").startswith("conv") else frozenset()
+        units.append(Unit(owner, path, layer, dict(atoms), label, strides=strides, numbers=numbers, counted=counted))
     return units
+
+
+def _strides(node: ModuleNode) -> frozenset[int]:
+    found = node.built_with.get("stride", ())
+    return frozenset(found if isinstance(found, (list, tuple)) else (found,))
 
 
 def _made_up(own: Sequence[Held]) -> dict[str, str]:
@@ -188,6 +201,20 @@ def _label(live: LiveTree, node: ModuleNode) -> str:
             names.append(node.name)
         node = parent
     return ".".join(reversed(names))
+
+
+def _named_places(live: LiveTree, node: ModuleNode) -> tuple[int, ...]:
+    """Its places in lists whose members, which hold others, have names that count: ``layers.encoder_layer_0``."""
+    found: list[int] = []
+    while node.parent >= 0:
+        siblings = [live.tree.nodes[child] for child in live.tree.nodes[node.parent].children]
+        counted = {one.name: re.fullmatch(r"(.*\D)(\d+)", one.name) for one in siblings if one.children}
+        numbers = {name: int(match[2]) for name, match in counted.items() if match is not None}
+        stems = {match[1] for match in counted.values() if match is not None}
+        if len(numbers) == len(siblings) > 1 and len(stems) == 1:
+            found.append(sorted(numbers.values()).index(numbers[node.name]))
+        node = live.tree.nodes[node.parent]
+    return tuple(reversed(found))
 
 
 def _owner(live: LiveTree, node: ModuleNode, atoms: Mapping[str, Atom]) -> ModuleNode:
