@@ -26,6 +26,8 @@ _SIZE_AND_DIRECTION = {
 """What a layer that somebody wrote himself calls the parts of a weight that it keeps so."""
 _PLAIN = frozenset({"weight", "bias", "gamma", "beta", "g", "b", "running_mean", "running_var", "num_batches_tracked"})
 """What a layer that somebody wrote himself holds, if it is one unit: a norm, also one whose statistics are frozen."""
+_LISTS = frozenset({"parameter_list", "parameter_dict"})
+"""Keep tensors for who holds them: each is for itself."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?")
 
 
@@ -134,6 +136,8 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
 
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     spec = live.layer_spec(node.index)
+    if spec is not None and spec.layer in _LISTS:
+        spec = None
     groups: dict[tuple[str, str], dict[str, Atom]] = defaultdict(dict)
     plain = rows_of(live, node, {}, whole=False)
     plain_pair = {held.name for held in plain} <= _PLAIN
