@@ -176,7 +176,7 @@ def _effect(stage: Stage, bug: Bug, seen: dict[str, Any]) -> float:
         return distance(clean, [array(tensor) for tensor in own.values() if not is_trained(tensor)])
     with bug.plant():
         after = stage.run_raw()
-    if not _shows(stage, seen["calls"], after):
+    if not _shows(stage, seen["calls"], after, path):
         return 0.0
     if bug.watch == "input":
         return _change(seen["calls"], after, path, "inputs")
@@ -184,15 +184,16 @@ def _effect(stage: Stage, bug: Bug, seen: dict[str, Any]) -> float:
     return min(_change(seen["calls"], after, one, "outputs") for one in {path, stage.partners.visible(path)})
 
 
-def _shows(stage: Stage, before: list[Seen], after: list[Seen]) -> bool:
+def _shows(stage: Stage, before: list[Seen], after: list[Seen], place: str) -> bool:
     """Whether anything changes that base has, too. What nobody reads is not wrong: some modules are given a tensor for
-    its dtype; and a head that only raw has, and whose output nobody takes, is nobody's to judge."""
+    its dtype; and a head that only raw has, and whose output nobody takes, is nobody's to judge, nor is an output of
+    the module at the bug's place that the code around it throws away."""
     if [call.path for call in before] != [call.path for call in after]:
         return True
     return any(
         distance(one.outputs if not one.path else one.outputs[:1], other.outputs if not one.path else other.outputs[:1])
         for one, other in zip(before, after, strict=True)
-        if stage.partners.has(one.path)
+        if stage.partners.has(one.path) and (one.path != place or not place)
     )
 
 

@@ -85,16 +85,29 @@ def test_numbers_that_cross_are_no_fault() -> None:
     assert any("without what comes back through those numbers" in note for note in result.notes)
 
 
-def test_where_nothing_else_differs_they_are_levelled_at_once() -> None:
+def called(given: Any) -> tuple[Any, list[str]]:
+    """What comparing models comes to that differ in nothing but how they share gradients, and whose forwards ran."""
     base, raw = models()
     for layer in base[1].layers:
         layer.shift, layer.act = torch.nn.Sequential(), Shifted(False)
-    calls: list[Any] = []
-    base.register_forward_pre_hook(lambda *_: calls.append(1))
-    result = padiff.compare(base, raw, inputs())
+    calls: list[str] = []
+    for side, model in (("base", base), ("raw", raw)):
+        model.register_forward_pre_hook(lambda *_, side=side: calls.append(side))
+    return padiff.compare(base, raw, given), calls
+
+
+def test_where_nothing_else_differs_they_are_levelled_while_raw_waits() -> None:
+    result, calls = called(inputs())
     assert result.aligned, str(result)
     assert any("without what comes back through those numbers" in note for note in result.notes)
-    assert len(calls) == 3
+    assert calls == ["base", "base", "raw", "base"]
+
+
+def test_shares_of_a_gradient_take_no_second_look() -> None:
+    result, calls = called(torch.randn(16, 4, generator=torch.Generator().manual_seed(1)))
+    assert result.aligned, str(result)
+    assert not result.notes
+    assert calls == ["base", "base", "raw"]
 
 
 def test_a_wrong_gradient_beside_them_is_named_alone() -> None:

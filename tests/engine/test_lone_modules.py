@@ -61,9 +61,10 @@ class Wider(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.dense, self.act, self.twice = nn.Linear(WIDTH, WIDTH), nn.GELU(), False
+        self.drop = nn.Dropout(0.1)
 
     def forward(self, x: Any) -> Any:
-        x = self.act(self.dense(x))
+        x = self.drop(self.act(self.dense(x)))
         return self.act(x) if self.twice else x
 
 
@@ -79,7 +80,7 @@ class Port(nn.Module):
 
 
 def pair() -> tuple[Any, Any]:
-    return nn.Sequential(*(Block() for _ in range(3))), nn.Sequential(*(Port() for _ in range(3)))
+    return nn.Sequential(*(Block() for _ in range(3))).eval(), nn.Sequential(*(Port() for _ in range(3))).eval()
 
 
 def test_who_calls_a_layer_once_more() -> None:
@@ -97,6 +98,14 @@ def test_a_layer_that_does_what_code_of_base_does() -> None:
     found = padiff.compare(base, raw, ROWS).divergence
     assert found is not None
     assert (found.phase, found.raw_path) == ("forward", "1.attention.output.dense"), str(found)
+
+
+def test_a_layer_that_passes_on_what_it_is_given() -> None:
+    base, raw = pair()
+    raw[1].wider.drop.register_forward_hook(lambda module, given, output: output * 1.001)
+    found = padiff.compare(base, raw, ROWS).divergence
+    assert found is not None
+    assert (found.phase, found.raw_path) == ("forward", "1.wider.drop"), str(found)
 
 
 class Summed(nn.Module):

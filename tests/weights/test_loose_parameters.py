@@ -258,3 +258,44 @@ def test_one_default_that_is_wrong_is_found_without_trying_many_together() -> No
     assert result.plan is not None
     assert [choice.chosen for choice in result.plan.choices] == [0, 0, 0, 0, 1, 0, 0]
     assert len(calls) < 16  # 33 where options are kept that bring outputs nearer by chance
+
+
+class Tabled(torch.nn.Module):
+    """Keeps its weights in lists."""
+
+    def __init__(self, *, biases: bool) -> None:
+        super().__init__()
+        self.ws = torch.nn.ParameterList([torch.randn(6, 6) for _ in range(3)])
+        self.bs = torch.nn.ParameterList([torch.randn(6) for _ in range(3 if biases else 0)])
+        self.tables = torch.nn.ParameterDict({"day": torch.randn(7, 6), "hour": torch.randn(24, 6)})
+
+    def forward(self, x: Any) -> Any:
+        x = self.tables["day"][x[:, 0]] + self.tables["hour"][x[:, 1]]
+        for place, weight in enumerate(self.ws):
+            x = torch.tanh(x @ weight + (self.bs[place] if len(self.bs) else 0))
+        return x
+
+
+class Untabled(paddle.nn.Layer):
+    def __init__(self, *, biases: bool) -> None:
+        super().__init__()
+        self.days, self.hours = paddle.nn.Embedding(7, 6), paddle.nn.Embedding(24, 6)
+        self.layers = paddle.nn.LayerList(
+            [paddle.nn.Linear(6, 6, bias_attr=None if biases else False) for _ in range(3)]
+        )
+
+    def forward(self, x: Any) -> Any:
+        x = self.days(x[:, 0]) + self.hours(x[:, 1])
+        for layer in self.layers:
+            x = paddle.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("biases", [False, True])
+def test_lists_of_parameters_fill_layers(biases: bool) -> None:
+    x = np.stack([np.arange(7), np.arange(7) * 3], axis=1)
+    result = padiff.compare(Tabled(biases=biases), Untabled(biases=biases), x)
+    assert result.aligned, str(result)
+    sources = {entry.path: entry.sources[0].path for entry in result.plan.entries}
+    assert sources["hours.weight"] == "tables.hour"
+    assert sources["layers.2.weight"] == "ws.2"

@@ -107,11 +107,12 @@ class Session:
         feeder: Feeder | None = None,
         hooks: bool = True,
         ops: WantedOps | None = None,
+        between: Callable[[], None] | None = None,
     ) -> StepTrace:
         """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
 
         A feeder replaces what calls are given and return; ``hooks`` says whether gradients are recorded, too, ``ops``
-        which ops of modules' own code are."""
+        which ops of modules' own code are. ``between`` happens when forward is over."""
         with (
             spared_collector(),
             self.begun(
@@ -126,6 +127,8 @@ class Session:
             ) as running,
         ):
             running.forward()
+            if between is not None:
+                between()
             return running.backward()
 
     @contextmanager

@@ -86,9 +86,11 @@ class Trial:
         *,
         backward: bool,
         beside: Callable[[], Observer],
+        between: Callable[[], None],
     ) -> StepTrace | None:
         """Raw's forward, then what it says, then backward; ``beside`` makes who is told of it all, when it is known
-        what belongs together. None where raw was filled wrongly: it is as before then, and filled rightly."""
+        what belongs together, and ``between`` happens when that was told. None where raw was filled wrongly: it is as
+        before then, and filled rightly."""
         job, raw, late, watch = self._job, self._raw, Late(), UseWatch(self._job.raw)
         by_use = self._assumed.by_use
         assert by_use is not None
@@ -106,6 +108,7 @@ class Trial:
             self.found = by_use(watch.usage(_returned(seen)))
             if self._stands(base, self.found):
                 late.hand_on(beside())
+                between()
                 return running.backward()
         raw.fill_anew(self._fill)
         return None

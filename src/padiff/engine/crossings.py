@@ -43,6 +43,14 @@ class Crossings:
             if numbers is not None:
                 self.of_tensors[numbers] = places
 
+    def of_side(self, side: int) -> dict[int, Array]:
+        """The tensors of one side, 0 for base, in which something crossed, by their numbers."""
+        found: dict[int, Array] = {}
+        for numbers, places in self.of_tensors.items():
+            known = found.get(numbers[side])
+            found[numbers[side]] = places if known is None else np.union1d(known, places)
+        return found
+
     def concern(self, shape: tuple[int, ...]) -> bool:
         """Whether a gradient of this shape may have jumped."""
         return shape in self._places

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from padiff.align import CallPairing, gathered_of, stretches_of
@@ -17,6 +18,7 @@ from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apar
 from padiff.engine.crossings import Crossings
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
+from padiff.engine.levelled import LEFT_OUT, NOTE, Leveller, base_levelled
 from padiff.engine.lockstep import AHEAD, Lockstep
 from padiff.engine.matched import Matched
 from padiff.engine.randomness import Randomness
@@ -65,9 +67,18 @@ class FreeRun:
         """Holds raw beside base, from when base has run."""
         self.crossings: Crossings | None = None
         """Numbers that fell to either side of a kink, where those are put right."""
+        self.levelled: StepTrace | None = None
+        """What base's backward makes without those, where raw's went without them, too."""
+        self._leveller: Leveller | None = None
         self.notes: list[str] = []
         self.doubts: list[str] = []
         """What keeps the step from supporting a verdict."""
+
+    @property
+    def shares_otherwise(self) -> bool:
+        """Whether the models hand on what they make as another number of tensors, each of which gets its share of what
+        comes back."""
+        return self.watcher is not None and self.watcher.uneven
 
     def run(self) -> StepComparison:
         """Side by side; once more where it turns out that a model computes in a narrower dtype than its tensors'."""
@@ -87,12 +98,20 @@ class FreeRun:
             return self._side_by_side(apart=True)
 
     def run_side(
-        self, side: int, arguments: Arguments, observer: Observer | None = None, *, backward: bool = True
+        self,
+        side: int,
+        arguments: Arguments,
+        observer: Observer | None = None,
+        *,
+        backward: bool = True,
+        between: Callable[[], None] | None = None,
     ) -> StepTrace:
-        """One of the models, 0 for base."""
+        """One of the models, 0 for base; ``between`` happens when its forward is over."""
         session, job = (self._base, self._raw)[side], self.job
         follow = job.backward and backward
-        return session.run(self._step, arguments, loss_fn=job.losses[side], backward=follow, observer=observer)
+        return session.run(
+            self._step, arguments, loss_fn=job.losses[side], backward=follow, observer=observer, between=between
+        )
 
     def forward_of(self, side: int) -> StepTrace:
         """The same without backward, and nobody is told."""
@@ -169,12 +188,16 @@ class FreeRun:
         arguments, trial = self.job.arguments()[1], self._trial
         if trial is not None and trial.found is None:
             follow = self.job.backward and backward
-            found = trial.run(base, self._step, arguments, backward=follow, beside=lambda: self._told(base))
+            beside = functools.partial(self._told, base)
+            found = trial.run(
+                base, self._step, arguments, backward=follow, beside=beside, between=self._level_what_crossed
+            )
             if found is not None:
                 return found
-            arguments = self.job.arguments()[1]
-            return self.run_side(1, arguments, self._told(base), backward=backward)
-        return self.run_side(1, arguments, self._beside(base), backward=backward)
+            observer, arguments = beside(), self.job.arguments()[1]
+        else:
+            observer = self._beside(base)
+        return self.run_side(1, arguments, observer, backward=backward, between=self._level_what_crossed)
 
     def _told(self, base: StepTrace) -> Observer:
         """Who is told what raw does, now that it is known what belongs together."""
@@ -182,7 +205,22 @@ class FreeRun:
         return self._beside(base)
 
     def _beside(self, base: StepTrace) -> Observer:
-        return self._keeping.raw.beside(self._step, self._watching(base))
+        self._leveller = Leveller(self._watching(base))
+        return self._keeping.raw.beside(self._step, self._leveller)
+
+    def _level_what_crossed(self) -> None:
+        """Raw waits between forward and backward: where both share gradients differently, numbers that crossed send
+        nothing back in base, which runs again for it, nor in raw."""
+        watcher, crossings, leveller = self.watcher, self.crossings, self._leveller
+        if watcher is None or crossings is None or leveller is None:
+            return
+        if not crossings.of_tensors or not self.shares_otherwise or self.compiled:
+            return
+        if self._keeping.base.writes or self._keeping.raw.writes or share_a_parameter(self.job.base, self.job.raw):
+            return
+        self.levelled = base_levelled(self.job, self._base, self._step, crossings)
+        watcher.goes_on_with(self.levelled.gradients)
+        leveller.places = crossings.of_side(1)
 
     def _in_lockstep(self) -> StepComparison | None:
         """Forward of both, then both backward passes in turns: what is held of base is what autograd holds anyway.
@@ -236,6 +274,7 @@ class FreeRun:
         job = self.job
         pairing = CallPairing(job.base.tree, job.raw.tree, self.modules, base.calls, twins=self._matched.twins)
         self.crossings = Crossings() if self._kinks_matter(base) else None
+        self.levelled = None
         self.watcher = SideBySide(
             base, pairing, job.tolerance, job.base.tree, self._matched.twins, self.noise, self.crossings
         )
@@ -245,6 +284,9 @@ class FreeRun:
         job = self.job
         assert self.watcher is not None
         self._keeping.raw.ran(raw_trace)
+        if self.levelled is not None:
+            made = self.levelled
+            base_trace = replace(base_trace, gradients=made.gradients, parameter_gradients=made.parameter_gradients)
         done = replace(self.watcher.finish(raw_trace), base=base_trace)
         if self.crossings is not None and self.crossings.mended:
             self.notes.append(WENT_ON)
@@ -252,7 +294,10 @@ class FreeRun:
         found = [*done.comparisons, *state.loss(base_trace.loss, raw_trace.loss, done.comparisons)]
         if job.backward:
             gradients = (base_trace.parameter_gradients, raw_trace.parameter_gradients)
-            found += state.tensors("gradient", "parameter", *gradients)
+            judged = state.tensors("gradient", "parameter", *gradients)
+            found += judged
+            if self.levelled is not None:
+                self.notes.append(NOTE if all(one.agrees for one in judged) else LEFT_OUT)
         return replace(done, comparisons=tuple(found))
 
 

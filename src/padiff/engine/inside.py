@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, pair_slots, same_thing
+from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, PASSIVE, pair_slots, same_thing
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
@@ -75,8 +75,8 @@ def with_op(
         call = culprit.raw.call
         if call.is_op:
             named = _at(named, call.parent, scenes)
-        elif culprit.base is not None and culprit.base.call.is_op:  # it does wrong what base's own code does rightly
-            named = _at(named, call.index, scenes)
+        elif _passes_on(call, scenes) if culprit.base is None else culprit.base.call.is_op:
+            named = _at(named, call.index, scenes)  # it does wrong what base's own code does rightly, or does not do
     elif fault.phase == "forward" and _goes_on_alone(culprit):
         assert culprit.raw_next is not None
         named = _at(named, culprit.raw_next.call.parent, scenes)
@@ -94,6 +94,13 @@ def _coded(culprit: Culprit, fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
         nodes = (call.node for call in trace.calls if event is not None and call.index == event.call.parent)
         found[side] = found[side] or any(has_own_code(live, node) for node in nodes)
     return found[0], found[1]
+
+
+def _passes_on(call: Call, scenes: Scenes) -> bool:
+    """Whether a module of raw's should return what it is given, as it is set now: calling it is nobody's mistake."""
+    live = scenes.job.raw
+    node, module = live.tree.nodes[call.node], live.modules[call.node]
+    return node.layer == "identity" or (node.layer in PASSIVE and not live.adapter.is_training(module))
 
 
 def _goes_on_alone(culprit: Culprit) -> bool:

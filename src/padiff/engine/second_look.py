@@ -118,14 +118,41 @@ def agreeing_by_themselves(state: Iterable[Comparison], free: Iterable[Compariso
     what raw sends back. Where all parameters' gradients agree without that, none of them is wrong."""
     alone = {(one.raw_path, one.name): one for one in free if one.phase == "gradient"}
     sure = bool(alone) and all(one.agrees for one in alone.values())
-    sizes = [one.outcome.numbers.base_rms for one in alone.values() if one.outcome.numbers is not None]
-    nothing = CANCELLED * max(sizes, default=0.0)
+    nothing = _nothing(alone.values())
     for comparison in state:
         known = alone.get((comparison.raw_path, comparison.name)) if comparison.phase == "gradient" else None
         if sure and known is not None and not comparison.agrees and not _coarse(known, nothing):
             yield _rounding(comparison, "not so when raw runs by itself")
         else:
             yield comparison
+
+
+def told_by_parameters(comparisons: Iterable[Comparison]) -> bool:
+    """Whether all parameters' gradients agree, and not because much is allowed.
+
+    Of tensors that one model hands on as one and the other as several, each gets its share of what comes back. What
+    that comes to is told by the parameters before them."""
+    found = [one for one in comparisons if one.phase == "gradient"]
+    nothing = _nothing(found)
+    return bool(found) and all(one.agrees and not _coarse(one, nothing) for one in found)
+
+
+def without_shares(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Without values of gradients that may be shares."""
+    return [one for one in comparisons if one.phase != "backward" or one.outcome.reason not in (None, "values")]
+
+
+def shares(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
+    """Gradients that differ because each model has its shares."""
+    for one in comparisons:
+        share = one.phase == "backward" and one.outcome.reason == "values"
+        yield _rounding(one, "a share; all parameters' gradients agree") if share else one
+
+
+def _nothing(gradients: Iterable[Comparison]) -> float:
+    """What may be left of gradients that are zero by rights."""
+    sizes = [one.outcome.numbers.base_rms for one in gradients if one.outcome.numbers is not None]
+    return CANCELLED * max(sizes, default=0.0)
 
 
 def _coarse(comparison: Comparison, nothing: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from padiff.compare.masks import without_masked
 from padiff.compare.tolerance import predicting
 from padiff.engine.beside import resized
 from padiff.engine.crossings import Crossings
+from padiff.engine.ends import ending_elsewhere, made_after
 from padiff.engine.gallery import MOST_AGREEING, Gallery
 from padiff.engine.held_of_base import HeldOfBase
 from padiff.engine.lone_outputs import LoneOutputs, exists_in, unmatched
@@ -102,6 +103,8 @@ class SideBySide:
         self._reordered = Reordered()
         self._repeated = Repeated(pairing.by_occurrence(), base.calls)
         self._tags_met: set[tuple[str, int]] = set()
+        self.uneven = False
+        """Whether a call is given more tensors in one model than in the other: they share gradients differently."""
 
     # --- while raw runs
 
@@ -119,6 +122,8 @@ class SideBySide:
             return
         self._pairs.append((base, call))
         self._repeated.see(call)
+        if not self._alike:
+            self.uneven = self.uneven or _followed(base.inputs) != _followed(call.inputs)
         self._compare_slots("input", base, call, base.inputs, call.inputs)
         self._compare_slots("output", base, call, base.outputs, call.outputs)
         if not self._alike:
@@ -150,40 +155,6 @@ class SideBySide:
         for side, alone in (("base", base_alone), ("raw", raw_alone)):
             for slot in alone:
                 self._lone_slot("output", base, tag, side, slot)
-
-    def _ending_elsewhere(self) -> set[int]:
-        """Calls of modules that hold others, or of classes that nobody knows to be the same, whose output differs while
-        all that was paired inside agrees and so does the model's own output: their authors draw the line elsewhere."""
-        if self._alike:
-            return set()
-        wrong = {c.raw_call for c in self._comparisons if c.phase == "forward" and c.role == "output" and not c.agrees}
-        parent = {call.index: call.parent for _, call in self._pairs}
-        faulty_inside: set[int] = set()
-        found: set[int] = set()
-        for base, call in self._pairs:  # children come before their parents
-            node = self._base_tree.nodes[base.node]
-            unknown = node.layer is None or self._pairing.bare_of_its_own(call) or self._pairing.adds_up(base, call)
-            loose = bool(node.children) or (unknown and not self._pairing.grouped(call))
-            if call.index in wrong and loose and call.index not in faulty_inside and call.parent >= 0:
-                found.add(call.index)
-            elif call.index in wrong:
-                faulty_inside.add(call.index)
-            if call.index in faulty_inside:
-                faulty_inside.add(parent[call.index])
-        return found
-
-    def _made_after(self) -> set[int]:
-        """Calls of modules that hold others whose output differs, while base's is what raw made beside a call inside of
-        base's: their authors draw the line elsewhere (a dropout inside of an attention here, and after it there)."""
-        agreeing = {base for (base, _), outcome in self._outcomes.items() if outcome.agrees}
-        holds = {call.index for base, call in self._pairs if self._base_tree.nodes[base.node].children}
-        found = set()
-        for one in self._comparisons:
-            if (one.phase, one.role) == ("forward", "output") and not one.agrees and one.raw_call in holds:
-                place = self._places.get(one.tensor)
-                if place is not None and place.base in agreeing:
-                    found.add(one.raw_call)
-        return found
 
     def _drop_outputs(self, calls: set[int]) -> None:
         """What some calls returned is no longer held against base."""
@@ -268,6 +239,10 @@ class SideBySide:
             return self._pairing.derived[tensor](self._base.gradients)
         return self._base.gradients.get(tensor)
 
+    def goes_on_with(self, gradients: Mapping[int, Value]) -> None:
+        """Before raw's backward: what its gradients are held against instead."""
+        self._base = replace(self._base, gradients=gradients)
+
     def finish(self, raw: StepTrace) -> StepComparison:
         """What backward left out on one side, and the whole step."""
         self._settle()
@@ -311,10 +286,16 @@ class SideBySide:
         root = [c for c in self._comparisons if c.raw_path == "" and c.role == "output" and c.phase == "forward"]
         if root and all(c.agrees for c in root):  # base rectifies outside of any module, and nothing is lost by it
             self._drop_outputs(set(self._partners.rectified))
-            ends = self._ending_elsewhere()
+            ends = (
+                set()
+                if self._alike
+                else ending_elsewhere(self._pairs, self._comparisons, self._base_tree, self._pairing)
+            )
             self._comparisons = self._reordered.left_out(self._comparisons, ends)
         else:
-            ends = set() if self._alike else self._made_after()
+            agreeing = {base for (base, _), outcome in self._outcomes.items() if outcome.agrees}
+            met = {tensor for tensor, place in self._places.items() if place.base in agreeing}
+            ends = set() if self._alike else made_after(self._pairs, self._comparisons, self._base_tree, met)
         compared = len(self._comparisons)
         self._drop_outputs(ends)
         return len(self._comparisons) < compared
@@ -502,6 +483,11 @@ def _in_backward(met: Comparison, outcome: Outcome) -> Comparison:
         met.raw_call,
         met.tensor,
     )
+
+
+def _followed(slots: Sequence[Slot]) -> int:
+    """How many tensors take part in backward."""
+    return len({slot.tensor for slot in slots if slot.tracked})
 
 
 def _one_sided(gradient: Value, side: str) -> Outcome:

@@ -27,8 +27,11 @@ from padiff.engine.second_look import (
     explained,
     may_hide,
     on_kinks,
+    shares,
+    told_by_parameters,
     wants_second_look,
     without_idle_inputs,
+    without_shares,
 )
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
@@ -136,6 +139,9 @@ class Step:
         second: Located | None = None
         by_rounding = job.tolerance.mode == "auto" and not self.compiled
         told = without_idle_inputs(done)
+        if by_rounding and self.free.shares_otherwise and told_by_parameters(told):
+            told = without_shares(told)
+            done = self.done = replace(done, comparisons=tuple(shares(done.comparisons)))
         wanted = done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise)
         if wanted and by_rounding and levelled_first(done, told, job.tolerance) and self._agree_levelled():
             done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
@@ -227,13 +233,13 @@ class Step:
 
     def _agree_levelled(self) -> bool:
         """Whether numbers that crossed a kink are all there is to gradients that differ."""
-        crossed = None if self.free.crossings is None else self.free.crossings.of_tensors
-        if not crossed:
+        crossings = self.free.crossings
+        if crossings is None or not crossings.of_tensors or self.free.levelled is not None:
             return False
         if self._levelled is None:
             state = State(self.job, self.plan, self.step, self.free.noise)
             with lent_weights(self.job, self.plan) if self._trained else nullcontext():
-                self._levelled = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossed)
+                self._levelled = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossings)
             if self._levelled:
                 self.notes.append(NOTE)
         return self._levelled

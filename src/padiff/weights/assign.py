@@ -145,7 +145,7 @@ class _Alignment:
         self.base, self.raw = list(base), list(raw)
         kinds: dict[object, int] = {}
         self._kinds = tuple(
-            [kinds.setdefault((signature(unit), unit.in_all, unit.layer), len(kinds)) for unit in units]
+            [kinds.setdefault((signature(unit), unit.in_all, unit.layer, unit.strides), len(kinds)) for unit in units]
             for units in (base, raw)
         )
         self._fits: dict[tuple[int, int], bool] = {}

@@ -114,13 +114,15 @@ def score(base: Unit, raw: Unit) -> float:
         found -= 1.5
     if bool(part_role(base)) != bool(part_role(raw)):
         found -= 0.5
+    if base.strides != raw.strides and not (base.made and raw.made):  # else what they returned tells more
+        found -= 1.0
     return found + numbered_alike(base, raw)
 
 
 def numbered_alike(base: Unit, raw: Unit) -> float:
-    if not base.numbers or not raw.numbers:
+    if not base.counted or not raw.counted:
         return 0.0
-    return 1.0 if base.numbers == raw.numbers else -0.5 if len(base.numbers) == len(raw.numbers) else 0.0
+    return 1.0 if base.counted == raw.counted else -0.5 if len(base.counted) == len(raw.counted) else 0.0
 
 
 def part_role(unit: Unit) -> str:

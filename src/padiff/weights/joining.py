@@ -49,6 +49,9 @@ def _kernels_join(parts: Sequence[Unit], whole: Unit) -> bool:
     """Kernels, tables and tensors of more axes: every tensor of theirs adds up along its outputs."""
     if not whole.main.shape or not return_as_much(parts, whole):
         return False
+    known = whole.made and all(part.made for part in parts)
+    if not known and any(part.strides != whole.strides for part in parts):
+        return False
     return all(_adds_up([part.atoms[role] for part in parts], whole.atoms[role]) for role in whole.required)
 
 

@@ -12,15 +12,15 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from padiff.weights.words import canonical, synonyms_of
 
 _BEFORE = frozenset({"before", "pre", "input", "in", "begin", "start"})
 _AFTER = frozenset({"after", "post", "output", "end"})
 _ORDINALS = {"first": 1.0, "second": 3.0, "third": 5.0, "final": 9.0, "last": 9.0}
-_PARTS_OF_A_BLOCK = {"attention": 1.0, "mlp": 3.0}
-"""Where a block's attention and its feed-forward stand, among its norms."""
+_PARTS_OF_A_BLOCK = {"cross": 2.0, "attention": 1.0, "mlp": 3.0}
+"""Where a block's attentions and its feed-forward stand, among its norms."""
 _LONGEST_ABBREVIATION = 4
 _MOST_NUMBERS = 4
 
@@ -75,7 +75,10 @@ def _read(path: str) -> _Name:
         whole = canonical(joined) or canonical(joined.rstrip("0123456789"))
         if whole:
             words.add(whole)
-        for token in re.findall(r"[a-z0-9]+", text):
+        tokens = re.findall(r"[a-z0-9]+", text)
+        if not whole and any(canonical(one + other) == "cross" for one, other in pairwise(tokens)):
+            words.add("cross")  # encoder_attn_layer_norm
+        for token in tokens:
             stem = token.rstrip("0123456789")
             if stem != token:
                 numbers.append(int(token[len(stem) :]))

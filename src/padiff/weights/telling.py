@@ -62,7 +62,7 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
 
 def _family(unit: Unit) -> object:
     """Units that only names and order tell apart: of one block, one shape."""
-    return unit.numbers, _shapes(unit)
+    return unit.counted, _shapes(unit)
 
 
 def _in_any_list(unit: Unit) -> object:
@@ -75,12 +75,12 @@ def _shapes(unit: Unit) -> object:
 
 
 def _once(units: Sequence[Unit], depth: int) -> dict[object, Unit]:
-    """Units by their last words and all numbers, those whose key no other has."""
+    """Units by their last words and all places in lists, those whose key no other has."""
     found: dict[object, list[Unit]] = defaultdict(list)
     for unit in units:
         words = words_of(unit.label)
         if depth == 99 or len(words) >= depth:
-            found[(words[-depth:], unit.numbers)].append(unit)
+            found[(words[-depth:], unit.numbers if depth == 99 else unit.counted)].append(unit)
     return {key: group[0] for key, group in found.items() if len(group) == 1}
 
 

@@ -26,6 +26,8 @@ _SIZE_AND_DIRECTION = {
 """What a layer that somebody wrote himself calls the parts of a weight that it keeps so."""
 _PLAIN = frozenset({"weight", "bias", "gamma", "beta", "g", "b", "running_mean", "running_var", "num_batches_tracked"})
 """What a layer that somebody wrote himself holds, if it is one unit: a norm, also one whose statistics are frozen."""
+_LISTS = frozenset({"parameter_list", "parameter_dict"})
+"""Keep tensors for who holds them: each is for itself."""
 _RECURRENT = re.compile(r"((?:weight|bias)_(?:ih|hh|hr))_l(\d+)(_reverse)?")
 
 
@@ -94,7 +96,12 @@ class Unit:
     """Number of elements its module returned when it first ran; 0 where unknown."""
     in_all: int = 0
     """The same of all its calls: one author may call it once for two pictures, the other once for each."""
+    strides: frozenset[int] = frozenset()
+    """Of a convolution."""
     numbers: tuple[int, ...] = field(default=())
+    """Its places in lists, from the outside in."""
+    counted: tuple[int, ...] = field(default=())
+    """The same, and where it is in none, in lists whose members have names that count."""
 
     @property
     def main(self) -> Atom:
@@ -129,6 +136,8 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
 
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
     spec = live.layer_spec(node.index)
+    if spec is not None and spec.layer in _LISTS:
+        spec = None
     groups: dict[tuple[str, str], dict[str, Atom]] = defaultdict(dict)
     plain = rows_of(live, node, {}, whole=False)
     plain_pair = {held.name for held in plain} <= _PLAIN
@@ -165,8 +174,16 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
         owner = _owner(live, node, atoms) if prefix and spec and not stacked else node
         path = owner.path if owner is not node else join(node.path, prefix) if prefix else node.path
         label = _label(live, owner) + path.removeprefix(owner.path)
-        units.append(Unit(owner, path, layer, dict(atoms), label=label.lstrip("."), numbers=numbers_of(label)))
+        numbers = numbers_of(label)
+        counted = numbers or _named_places(live, owner)
+        label, strides = label.lstrip("."), _strides(owner) if (layer or "").startswith("conv") else frozenset()
+        units.append(Unit(owner, path, layer, dict(atoms), label, strides=strides, numbers=numbers, counted=counted))
     return units
+
+
+def _strides(node: ModuleNode) -> frozenset[int]:
+    found = node.built_with.get("stride", ())
+    return frozenset(found if isinstance(found, (list, tuple)) else (found,))
 
 
 def _made_up(own: Sequence[Held]) -> dict[str, str]:
@@ -188,6 +205,20 @@ def _label(live: LiveTree, node: ModuleNode) -> str:
             names.append(node.name)
         node = parent
     return ".".join(reversed(names))
+
+
+def _named_places(live: LiveTree, node: ModuleNode) -> tuple[int, ...]:
+    """Its places in lists whose members, which hold others, have names that count: ``layers.encoder_layer_0``."""
+    found: list[int] = []
+    while node.parent >= 0:
+        siblings = [live.tree.nodes[child] for child in live.tree.nodes[node.parent].children]
+        counted = {one.name: re.fullmatch(r"(.*\D)(\d+)", one.name) for one in siblings if one.children}
+        numbers = {name: int(match[2]) for name, match in counted.items() if match is not None}
+        stems = {match[1] for match in counted.values() if match is not None}
+        if len(numbers) == len(siblings) > 1 and len(stems) == 1:
+            found.append(sorted(numbers.values()).index(numbers[node.name]))
+        node = live.tree.nodes[node.parent]
+    return tuple(reversed(found))
 
 
 def _owner(live: LiveTree, node: ModuleNode, atoms: Mapping[str, Atom]) -> ModuleNode:
