@@ -33,12 +33,16 @@ class Attention(torch.nn.Module):
         self.register_buffer("index", torch.arange(4))
         self.qkv, self.proj = torch.nn.Linear(8, 24), torch.nn.Linear(8, 8)
         self.shown: Any = lambda x: x
+        self.calls = True
+
+    def _through(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
+        return layer(x) if self.calls else torch.nn.functional.linear(x, layer.weight, layer.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         windows = cut(x) if self.cuts else x
-        q, k, v = self.qkv(self.shown(windows)).chunk(3, -1)
+        q, k, v = self._through(self.qkv, self.shown(windows)).chunk(3, -1)
         attended = (q @ k.transpose(1, 2) * 0.35 + self.bias_table[self.index]).softmax(-1) @ v
-        out = self.proj(attended)
+        out = self._through(self.proj, attended)
         return mended(out, tuple(x.shape)) if self.cuts else out
 
 
@@ -167,3 +171,22 @@ def test_an_order_that_the_mean_forgets_is_the_blocks() -> None:
     result = padiff.compare(base, raw, x)
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == ("late.1", "forward")
+
+
+class OwnNorm(torch.nn.LayerNorm):
+    """A class of raw's author."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+def test_a_norm_of_ones_own_that_moves_places_is_named_and_not_the_attention_after_it() -> None:
+    base, raw, x = pair()
+    for block in (raw.early, *raw.late):
+        block.norm1, block.norm2 = OwnNorm(8), OwnNorm(8)
+    for place in (1, 3, 4):
+        base.features[place].attn.calls = False
+    raw.late[1].norm1.register_forward_hook(lambda module, given, output: output.roll(1, 1))
+    result = padiff.compare(base, raw, x)
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("late.1.norm1", "forward")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -40,22 +40,32 @@ def agree_in_any_layout(base: Array, raw: Array, tolerance: Tolerance, *, gradie
 
 
 def compare_arranged(
-    base: Array, raw: Array, tolerance: Tolerance, *, gradients: bool = False, loosely: bool = False
+    base: Array,
+    raw: Array,
+    tolerance: Tolerance,
+    *,
+    gradients: bool = False,
+    loosely: bool = False,
+    known: Collection[str] = (),
 ) -> tuple[Outcome, Array | None]:
-    """The same as ``compare_in_any_layout``, and base's elements as raw arranges them; None where nothing fits."""
+    """The same as ``compare_in_any_layout``, and base's elements as raw arranges them; None where nothing fits.
+
+    ``known`` are arrangements in which others of these shapes agree: of those that don't, one of them is the nearest.
+    """
     outcome = compare_arrays(base, raw, tolerance)
     if outcome.reason != "shape" or not base.size or not raw.size:
         return outcome, base if base.shape == raw.shape else None
     options: Iterable[tuple[str, Array, Array]] = _repeated(base, raw, gradients)
     if base.size == raw.size:
         options = ((change, arranged, raw) for change, arranged in _arrangements(base, raw.shape))
-    nearest: tuple[float, str, Array, Array] | None = None
+    nearest: tuple[tuple[bool, float], str, Array, Array] | None = None
     for change, left, right in options:
         found = compare_arrays(left, right, tolerance, brief=True)
         if found.agrees:
             return _stated(found, change), _fitting(left, raw)
-        if found.numbers and (nearest is None or found.numbers.rmse < nearest[0]):
-            nearest = found.numbers.rmse, change, left, right
+        if found.numbers:
+            far = change not in known, found.numbers.rmse
+            nearest = (far, change, left, right) if nearest is None or far < nearest[0] else nearest
     if base.size != raw.size and _has_part(base, raw, tolerance):
         return outcome, None
     if nearest is None:

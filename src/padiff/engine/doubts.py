@@ -102,12 +102,15 @@ class Doubts:
 
     def confirmed(self, one: Slot, told: Slot) -> Fault | None:
         """A tensor is wrong: what was doubtful last is, and explains the rest; of several, the last that returned as
-        much. Where it is known which do end elsewhere, the first of its sort. None where that is not known, and the one
+        much, or where it is known which do end elsewhere, the first of its sort. But before all these comes the first
+        of a class that returns what base's does elsewhere. None where it is not known which end elsewhere, and the one
         is right as far as it goes, and what the code around it adds is not."""
         size = math.prod(told.value.shape)
         last = next((doubt for doubt in reversed(self._open) if _size(doubt) == size), self._open[-1])
         if self._innocent is not None:
             last = next(doubt for doubt in self._open if _sort(doubt) == _sort(last))
+        # What one returned that is wrong was not replaced, and may have made others wrong.
+        last = next(filter(self._unlike_its_likes, self._open), last)
         beside = (doubt for doubt in self._open if doubt is last or not self._met.inside(doubt.raw, last.raw))
         self.rivals += beside
         found = self._innermost(last)
@@ -115,6 +118,10 @@ class Doubts:
             self._slight.update(doubt.raw.index for doubt in self.rivals)
         self._open.clear()
         return None if self._innocent is None and self._goes_on_outside(found, one, told) else found
+
+    def _unlike_its_likes(self, doubt: Fault) -> bool:
+        """Whether others of its class return what base's do."""
+        return None in self._likes[_sort(doubt)] and doubt.base.kind not in CONTAINERS and not _rectifies(doubt)
 
     def _goes_on_outside(self, doubt: Fault, one: Slot, told: Slot) -> bool:
         """Whether base hands on just what its call returns, and raw something that it makes of what its call returns,

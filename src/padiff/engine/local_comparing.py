@@ -72,6 +72,8 @@ class LocalComparing:
         """Tensor of raw to base's that was handed on in its place; None where several were."""
         self._altered: set[int] = set()
         """Those of them that hold some of raw's own numbers."""
+        self._layouts: dict[tuple[tuple[int, ...], tuple[int, ...]], set[str]] = {}
+        """Shapes of base's and raw's tensors to the arrangements in which such tensors agree."""
         self._sizes: dict[int, Numbers] = {}
         """Tensor of base to what was found when it was compared first."""
 
@@ -99,9 +101,12 @@ class LocalComparing:
         expected = told
         if rest is not None:  # what is left out is large, and so is its noise
             (expected, found), tolerance = rest, replace(tolerance, predicted=None)
+        layouts = self._layouts.setdefault((expected.shape, found.shape), set())
         outcome, arranged = compare_arranged(
-            expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely
+            expected, found, tolerance, gradients=phase == "backward", loosely=self._loosely, known=layouts
         )
+        if outcome.agrees and outcome.layout and phase == "forward":
+            layouts.add(outcome.layout)
         outcome = _unless_leaning(outcome, arranged, found, tolerance) if phase == "forward" else outcome
         if rest is not None:
             arranged = None if arranged is None else told

@@ -44,15 +44,12 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
         here, there = times[1][node], times[0][partner.get(node, -1)]
         if here == there or not there or node in cut:
             continue
-        if here > there and all(c.index in paired for c in raw if c.node == node):
+        theirs = [c for c in raw if c.node == node]
+        if here > there and (all(c.index in paired for c in theirs) or _usual(theirs, done)):
             continue
-        more = (
-            [c.index for c in raw if c.node == node]
-            if here > there
-            else [c.index for c in base if c.node == partner[node]]
-        )
+        more = [c.index for c in theirs] if here > there else [c.index for c in base if c.node == partner[node]]
         lone = sorted(more)[min(here, there)]
-        path = next(call.path for call in raw if call.node == node)
+        path = theirs[0].path
         side, trip = "raw" if here > there else "base", min(here, there) + 1
         text = (
             f"{path} is called {_times(there)} by base and {_times(here)} by raw: "
@@ -68,6 +65,20 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
     if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
         divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
     return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
+
+
+def _usual(calls: Sequence[Call], done: StepComparison) -> bool:
+    """Whether another module of the same class calls its child of that name as often, and returns what base's does:
+    base has several modules for what raw has one."""
+    right = {c.raw_call for c in done.comparisons if (c.phase, c.role) == ("forward", "output") and c.agrees}
+    by_index = {call.index: call for call in done.raw.calls}
+    owner = by_index.get(calls[0].parent)
+    if owner is None or any(call.parent != owner.index for call in calls):
+        return False
+    name = calls[0].path.removeprefix(owner.path)
+    likes = {one.index: one.path + name for one in done.raw.calls if one.kind == owner.kind and one.index in right}
+    times = Counter(one.parent for one in done.raw.calls if likes.get(one.parent) == one.path)
+    return any(times[index] == len(calls) for index in likes)
 
 
 def _around(divergence: Divergence, done: StepComparison) -> int:
