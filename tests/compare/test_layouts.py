@@ -11,6 +11,7 @@ from padiff.records import Array, Tolerance
 PICTURE = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype("float32")
 ROWS = PICTURE.transpose(0, 2, 3, 1).reshape(2, 20, 3)
 HEADS = np.random.default_rng(1).normal(size=(2, 3, 7, 5)).astype("float32")
+FILM = np.random.default_rng(2).normal(size=(6, 4, 3, 3)).astype("float32")
 PATCHES = PICTURE.reshape(2, 3, 2, 2, 1, 5).transpose(0, 2, 4, 1, 3, 5).reshape(2, 2, 30)
 CASES = {
     "a picture as rows of patches": (PICTURE, PATCHES, "base cut into patches of [2, 5]"),
@@ -21,6 +22,16 @@ CASES = {
     "rows of places as a picture": (ROWS, PICTURE, "reshaped from [2, 20, 3], its axes then permuted to [0, 3, 1, 2]"),
     "heads joined": (HEADS, HEADS.transpose(0, 2, 1, 3).reshape(2, 7, 15), "permuted to [0, 2, 1, 3]"),
     "heads apart": (HEADS.transpose(0, 2, 1, 3).reshape(2, 7, 15), HEADS, "permuted to [0, 2, 1, 3]"),
+    "frames of all pictures, and their places": (
+        HEADS.reshape(6, 7, 5),
+        HEADS.transpose(0, 2, 1, 3).reshape(14, 3, 5),
+        "parted to [2, 3, 7, 5], its axes then permuted to [0, 2, 1, 3]",
+    ),
+    "pictures of all frames as rows of places": (
+        FILM,
+        FILM.reshape(2, 3, 4, 3, 3).transpose(0, 1, 3, 4, 2).reshape(2, 3, 9, 4),
+        "parted to [2, 3, 4, 3, 3]",
+    ),
     "an axis of one": (HEADS, HEADS[:, None], "reshaped from [2, 3, 7, 5]"),
     "flat": (HEADS, HEADS.reshape(-1), "reshaped from [2, 3, 7, 5]"),
 }

@@ -104,3 +104,36 @@ def test_the_module_that_made_it_is_named(base: str, raw: str) -> None:
     found = padiff.compare(MODELS[base](0.4, 0.4, 0.4), MODELS[raw](0.4, 0.5, 0.4), batch()).divergence
     assert found is not None
     assert (found.raw_path, found.phase) == ("blocks.1.attention", "forward")
+
+
+class Table(torch.nn.Module):
+    """Computes a table from a parameter when it first runs, and keeps it, graph and all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.linear = torch.nn.Parameter(torch.randn(3, 6)), torch.nn.Linear(6, 6)
+        self.cache: dict[str, Any] = {}
+        self.last: Any = None
+
+    def forward(self, x: Any) -> Any:
+        if str(x.device) not in self.cache:
+            self.cache[str(x.device)] = self.weight.exp()
+        self.last = self.linear(x)
+        return self.last + self.cache[str(x.device)].sum(0)
+
+
+class Plain(paddle.nn.Layer):
+    def __init__(self, sign: float = 1.0) -> None:
+        super().__init__()
+        self.fc, self.table, self.sign = paddle.nn.Linear(6, 6), self.create_parameter([3, 6]), sign
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(x) + self.sign * self.table.exp().sum(0)
+
+
+def test_a_table_computed_once_is_computed_in_every_run() -> None:
+    base = Table()
+    assert padiff.compare(base, Plain(), np.ones((2, 6), "float32")).aligned
+    assert base.cache == {} and base.last is None
+    place = padiff.compare(base, Plain(-1.0), np.ones((2, 6), "float32")).divergence
+    assert place is not None and (place.raw_path, place.phase) == ("", "forward")

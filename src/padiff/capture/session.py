@@ -72,8 +72,8 @@ class Session:
         self._calls: tuple[Call, ...] = ()
         self._inside: tuple[Call, ...] | None = None
         self._drawn_before: Any = None
-        self._buffers_before: SavedBuffers = []
-        self._buffers_kept: SavedBuffers = []
+        self._buffers_before = SavedBuffers()
+        self._buffers_kept: SavedBuffers | None = None
         """What they will be when all is over."""
         self._gradients_before: list[tuple[Any, Any]] = []
         """Parameters that held a gradient before the last step, with a copy: steps may gather gradients."""
@@ -83,7 +83,7 @@ class Session:
     def prepared(self, *, training: bool) -> Iterator[None]:
         """Everything but what an optimizer is asked to change is put back afterwards."""
         with preserved(self.live, buffers=not training) as kept:
-            self._buffers_kept = kept
+            self._buffers_kept = None if training else kept
             self._randomness = random_state(self.live.adapter)
             self._statistics = RunningStatistics(self.live)
             yield
@@ -93,8 +93,8 @@ class Session:
         self.rewind()
         fill()
         self._statistics = RunningStatistics(self.live)
-        if self._buffers_kept:
-            self._buffers_kept[:] = saved_buffers(self.live)
+        if self._buffers_kept is not None:
+            self._buffers_kept.buffers = saved_buffers(self.live).buffers
 
     def run(
         self,
@@ -326,7 +326,7 @@ class Session:
         live, node_of = self.live, self.live.node_of()
         return {
             join(live.tree.nodes[node_of[id(module)]].path, name): live.adapter.to_numpy(kept)
-            for module, name, _, kept in self._buffers_before
+            for module, name, _, kept in self._buffers_before.buffers
         }
 
     def who(self) -> str:

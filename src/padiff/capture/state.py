@@ -7,16 +7,25 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from padiff.capture.attributes import SavedAttributes, put_attributes_back, saved_attributes
 from padiff.frameworks import Adapter, cycles
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array
 
-SavedBuffers = list[tuple[Any, str, Any, Any]]
-"""(module, name, buffer, copy) of every buffer."""
+
+@dataclass
+class SavedBuffers:
+    """What runs of a model may leave in it, as it was."""
+
+    buffers: list[tuple[Any, str, Any, Any]] = field(default_factory=list)
+    """(module, name, buffer, copy) of every buffer."""
+    attributes: SavedAttributes = field(default_factory=list)
+
 
 _collector = threading.Lock()
 _sparing = False
@@ -49,8 +58,8 @@ def moved(adapter: Adapter, before: Any, after: Any) -> bool:
 
 @contextmanager
 def preserved(live: LiveTree, *, buffers: bool) -> Iterator[SavedBuffers]:
-    """Afterwards random state, train/eval flags, gradients and, on request, buffers are as they were before; what the
-    buffers will be then is handed out."""
+    """Afterwards random state, train/eval flags, gradients and, on request, buffers and tensors that modules keep in
+    attributes are as they were before; what these will be then is handed out."""
     adapter = live.adapter
     randomness = random_state(adapter)
     training = [adapter.is_training(module) for module in live.modules]
@@ -58,7 +67,7 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[SavedBuffers]:
     for parameter in live.parameters().values():  # one by one: the copies take the place of what is copied
         gradients.append((parameter, _copy(adapter, adapter.gradient(parameter))))
         adapter.set_gradient(parameter, None)
-    saved = saved_buffers(live) if buffers else []
+    saved = saved_buffers(live) if buffers else SavedBuffers()
     try:
         yield saved
     finally:
@@ -104,21 +113,22 @@ def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:
 
 
 def saved_buffers(live: LiveTree) -> SavedBuffers:
-    """Copies of every buffer, to be put back."""
+    """Copies of every buffer, and what modules keep besides, to be put back."""
     found = []
     for module in {id(module): module for module in live.modules}.values():
         found += [(module, name, b, live.adapter.clone(b)) for name, b in live.adapter.own_buffers(module)]
-    return found
+    return SavedBuffers(found, saved_attributes(live.modules))
 
 
 def put_back(live: LiveTree, saved: SavedBuffers) -> None:
     adapter = live.adapter
-    for module, name, buffer, value in saved:
+    for module, name, buffer, value in saved.buffers:
         before = adapter.to_numpy(value)
         if not _identical(before, adapter.to_numpy(buffer)):  # what did not change need not look written
             adapter.assign(buffer, before)
         if getattr(module, name, None) is not buffer:  # ``self.count = self.count + 1`` put another in its place
             setattr(module, name, buffer)
+    put_attributes_back(adapter, saved.attributes)
 
 
 def _identical(one: Array, other: Array) -> bool:

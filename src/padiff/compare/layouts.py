@@ -12,9 +12,12 @@ import numpy as np
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.measure import rms_gap
 from padiff.compare.patches import in_patches
+from padiff.compare.regrouped import regrouped
 from padiff.records import Array, Outcome, Tolerance, merged_axes
 
 _MOST_AXES = 5
+_ALWAYS_THERE = 1
+"""One arrangement of axes that is none: all of them merged, and parted anew."""
 _MOST_PLACES = 81
 """Where a tensor is looked for in a larger one: a frame of up to eight on either of two axes."""
 
@@ -169,8 +172,11 @@ def framed(one: Array, other: Array) -> bool:
 
 def _arrangements(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
     """What base's elements look like in raw's shape, the likeliest first."""
-    yield from _by_axes(base, shape)
+    plainly = list(_by_axes(base, shape))
+    yield from plainly
     yield from in_patches(base, shape)
+    if len(plainly) <= _ALWAYS_THERE:
+        yield from regrouped(base, shape)
 
 
 def _by_axes(base: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:

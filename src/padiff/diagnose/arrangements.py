@@ -75,6 +75,41 @@ def _one_for_one(event: Event) -> list[int]:
     return [slot.tensor for slot in event.call.inputs if slot.value.shape == shape]
 
 
+def without_turned(likes: Likes, side: int, firsts: Sequence[Event], bad: Sequence[Event]) -> list[Event]:
+    """Those that don't merely lay something out for an op to which the other side gives it in another order of axes:
+    values with their places first, or last. All of them where nothing else is left."""
+    kept = [event for event in firsts if not (event.moving and _given_in_another_order(likes, side, event, bad))]
+    return kept or list(firsts)
+
+
+def _given_in_another_order(likes: Likes, side: int, event: Event, bad: Sequence[Event]) -> bool:
+    own, among = likes.sides[side], {id(one) for one in bad}
+    todo = [slot.tensor for slot in event.call.outputs]
+    met = False
+    for tensor in todo:  # grows
+        for user in own.users.get(tensor, ()):
+            if id(user) not in among:
+                continue
+            if user.moving:
+                todo += [slot.tensor for slot in user.call.outputs if slot.tensor not in todo]
+            elif not _does_the_same(likes, side, tensor, user):
+                return False
+            else:
+                met = True
+    return met
+
+
+def _does_the_same(likes: Likes, side: int, tensor: int, user: Event) -> bool:
+    """Whether the other side's op of that kind is given the same in another order of axes."""
+    theirs = likes.sides[1 - side]
+    shape = likes.sides[side].values[tensor].shape
+    return any(
+        user.thing == other.thing and likes.in_any_order(side, tensor, one)
+        for one in theirs.by_size.get(math.prod(shape), ())
+        for other in theirs.users.get(one, ())
+    )
+
+
 def lacks_a_move(
     likes: Likes,
     pair: tuple[Event, Event],

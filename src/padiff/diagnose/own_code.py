@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from padiff.diagnose.arrangements import differing_summand, joining, lacks_a_move, new_in_another_order, turned
+from padiff.diagnose.arrangements import (
+    differing_summand,
+    joining,
+    lacks_a_move,
+    new_in_another_order,
+    turned,
+    without_turned,
+)
 from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.diagnose.spelled_out import is_whole, spelled_out
 from padiff.records import Slot
@@ -97,7 +104,7 @@ def _both_unlike(likes: Likes, accused: tuple[int, int]) -> tuple[list[Event], l
 
 
 def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[Event]]) -> Culprit:
-    firsts = [joining(side, likes, accused, bad) or _firsts(side, likes, bad[side]) for side in (0, 1)]
+    firsts = [joining(side, likes, accused, bad) or _lively(side, likes, bad[side]) for side in (0, 1)]
     pair = _pair(likes, *firsts, strictly=True)
     beyond: list[list[Event]] = [[], []]
     if not likes.turned and all(firsts) and (new_in_another_order(likes, *pair) if pair else turned(likes, *bad)):
@@ -276,6 +283,10 @@ def _firsts(side: int, likes: Likes, bad: Sequence[Event], *, moved: bool = Fals
         return lively or found
     made = {slot.tensor for event in bad for slot in event.call.outputs}
     return [event for event in found if not any(slot.tensor in made for slot in event.call.inputs)] or found
+
+
+def _lively(side: int, likes: Likes, bad: Sequence[Event]) -> list[Event]:
+    return without_turned(likes, side, _firsts(side, likes, bad), bad)
 
 
 def _pair(likes: Likes, base: Sequence[Event], raw: Sequence[Event], *, strictly: bool) -> tuple[Event, Event] | None:

@@ -70,6 +70,8 @@ class Scene:
     """Weight: what the tensor held before the first step, where everything since is known."""
     history: tuple[Array, ...] = ()
     """Weight: the parameter's gradients in all steps since, the last included."""
+    clipped: tuple[float, float] | None = None
+    """Weight: what base's and raw's optimizer were given of the only step's gradient, as factors, where it is known."""
     siblings: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     """Weights of other modules of base like this one, by path and name, in base's layout."""
     draws: tuple[DrawGap, ...] = ()

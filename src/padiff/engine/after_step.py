@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,10 @@ from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
 from padiff.engine.moments import MOMENTS, Moments
 from padiff.engine.scenes import agreement, arrays_of, repeated, ties_of
+from padiff.engine.shared import shared_in_base
 from padiff.frameworks.settings import optimizer_settings_of, settings_of
+from padiff.frameworks.stepping import optimizer_in
+from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Comparison, Divergence, Value, WeightEntry, WeightPlan
 from padiff.weights import build
 
@@ -22,6 +26,8 @@ MOST_BYTES = 4 << 20
 """Kept of weights and gradients, all steps together."""
 MOST_ALONE = 64 << 20
 """Of one weight, where none is small enough."""
+_STRAIGHT = 1e-3
+"""How far, of its largest number, what an optimizer remembers may be from a gradient times a factor."""
 MOST_STEPS = 16
 """Steps whose gradients are kept; of later ones only the last."""
 
@@ -86,8 +92,7 @@ class AfterStep:
         assert self._job.optimizers is not None
         base, raw = self._job.base, self._job.raw
         settings = [
-            optimizer_settings_of(live.adapter, optimizer) if live.adapter.is_optimizer(optimizer) else {}
-            for live, optimizer in zip((base, raw), self._job.optimizers, strict=True)
+            settings_in_step(live, optimizer) for live, optimizer in zip((base, raw), self._job.optimizers, strict=True)
         ]
         tensors = base.tensors()
         weights = {source.path: base.adapter.to_numpy(tensors[source.path]) for source in entry.sources}
@@ -100,6 +105,10 @@ class AfterStep:
         ]
         steps = range(len(self._gradients[entry.sources[0].path]))
         history = tuple(_built(entry, {path: kept[step] for path, kept in self._gradients.items()}) for step in steps)
+        clipped = self._clipped(entry, history, settings)
+        if clipped is not None:
+            history = tuple((one * clipped[0]).astype(one.dtype) for one in history)
+        several = any(entry in group for group in shared_in_base(self._job, self._plan))
         return Scene(
             phase="weight",
             role="parameter",
@@ -117,9 +126,25 @@ class AfterStep:
             gradient=history[-1],
             start=_built(entry, self._start) if self._whole else None,
             history=history if self._whole else (),
-            base_ties=ties_of(base, nodes[0]),
+            clipped=clipped,
+            base_ties=ties_of(base, nodes[0]) if several else {},
             raw_ties=ties_of(raw, nodes[1]),
         )
+
+    def _clipped(
+        self, entry: WeightEntry, history: Sequence[Array], settings: Sequence[Mapping[str, Any]]
+    ) -> tuple[float, float] | None:
+        """What the optimizers were given of the gradient of the first step, by what they remember of it; a side that
+        remembers something else than a gradient has been given what the other has."""
+        held = self.moments.held("moment1") if len(history) == 1 else None
+        if held is None:
+            return None
+        shares = [
+            _share(remembered, (1 - float(own.get("beta1") or 0.0)) * history[0])
+            for remembered, own in zip((_built(entry, dict(held[0])), held[1][entry.path]), settings, strict=True)
+        ]
+        known = [share for share in shares if share is not None]
+        return (shares[0] or known[0], shares[1] or known[0]) if known else None
 
     def repeats(self, divergence: Divergence) -> bool:
         """Whether base's call returns the same each time it runs; asked where no call is to blame."""
@@ -195,6 +220,22 @@ def _chosen(job: Job, plan: WeightPlan) -> list[WeightEntry]:
 
 def _built(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     return np.array(build(entry, arrays))
+
+
+def _share(remembered: Array, gradient: Array) -> float | None:
+    """The factor between the two, where that is all there is between them."""
+    size = float(np.square(gradient, dtype=np.float64).sum())
+    if remembered.shape != gradient.shape or not size:
+        return None
+    share = float((remembered.astype(np.float64) * gradient).sum()) / size
+    left = np.abs(remembered - share * gradient).max(initial=0.0)
+    return share if share > 0 and left <= _STRAIGHT * np.abs(remembered).max(initial=0.0) else None
+
+
+def settings_in_step(live: LiveTree, optimizer: Any) -> dict[str, Any]:
+    """Of the optimizer, or of the one behind a function of the user's."""
+    held = optimizer_in(live.adapter, optimizer)
+    return {} if held is None else optimizer_settings_of(live.adapter, held)
 
 
 def moment_of(comparison: Comparison) -> str:

@@ -192,6 +192,10 @@ class Blame:
             fault = Fault("forward", base, call, comparison, expected=expected, found=np.array(other.value.numpy()))
             self._further.setdefault((one.origin, other.origin), fault)
 
+    @property
+    def further_faults(self) -> list[Fault]:
+        return list(self._further.values())
+
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
         differs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
+from padiff.engine.returned_besides import returned_wrong
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
     OpNoise,
@@ -47,9 +48,17 @@ Key = tuple[int, int, int]
 """What orders ops and calls: how many calls had begun; 0 for an op, 1 for the call itself; number of the op."""
 
 
-def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watched) -> Divergence:
+def with_op(
+    divergence: Divergence,
+    fault: Fault,
+    scenes: Scenes,
+    watched: Watched,
+    further: Sequence[Fault] = (),
+    instead: Callable[[Fault], Divergence] | None = None,
+) -> Divergence:
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
-    that the op tells, where nothing sure is known yet."""
+    that the op tells, where nothing sure is known yet. Where one of ``further`` faults is why the op goes wrong,
+    ``instead`` tells of that."""
     fault = with_a_partner(fault, scenes)
     scenes = looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
@@ -58,6 +67,9 @@ def with_op(divergence: Divergence, fault: Fault, scenes: Scenes, watched: Watch
     culprit = _culprit(fault, scenes, watched)
     if culprit is None or not culprit.found:
         return divergence
+    wrong = returned_wrong(culprit, further) if fault.phase == "forward" else None
+    if wrong is not None and instead is not None:
+        return instead(wrong)
     named = _named(divergence, culprit, _coded(culprit, fault, scenes))
     if fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call

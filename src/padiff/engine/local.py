@@ -104,6 +104,11 @@ class LocalRun:
         return self._blame.faults
 
     @property
+    def further(self) -> list[Fault]:
+        """Of calls that return something else besides their first output."""
+        return self._blame.further_faults
+
+    @property
     def rivals(self) -> Sequence[Fault]:
         """Calls of which one was found wrong because something later was, and any may just end elsewhere."""
         return self._blame.doubts.rivals

@@ -65,6 +65,8 @@ class Located:
     """What the runs of base and of raw left in them, where that was asked for."""
     unreplaced: frozenset[int] = frozenset()
     """Raw calls that return something wrong which went on as it was."""
+    further: tuple[Fault, ...] = ()
+    """Calls that return something else besides their first output, whether or not that matters."""
 
 
 def localise(
@@ -215,6 +217,7 @@ def localise(
         run.lost,
         tuple(left) if buffers else (),
         run.unreplaced,
+        tuple(run.further),
     )
 
 

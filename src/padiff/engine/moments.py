@@ -17,6 +17,7 @@ from padiff.engine.drift import EDGE, gradients_apart
 from padiff.engine.job import Job
 from padiff.engine.state import State
 from padiff.frameworks.settings import optimizer_moments_of
+from padiff.frameworks.stepping import optimizer_in
 from padiff.records import Array, Comparison, Noise, Value, WeightPlan
 
 MOMENTS = ("moment1", "moment2", "velocity")
@@ -42,6 +43,11 @@ class Moments:
         self._noise: dict[tuple[str, str], float] = {}
         self.now: dict[str, tuple[ByPath, ByPath]] = {}
         """Base's and raw's as they are."""
+
+    def held(self, name: str) -> tuple[ByPath, ByPath] | None:
+        """What both remember now under a name; None where one of them tells nothing of it."""
+        base, raw = self.now.get(name) or (self._read(0).get(name), self._read(1).get(name))
+        return (base, raw) if base and raw else None
 
     def compare(self, step: int, noise: Noise, gradients: ByPath, compared: Sequence[Comparison]) -> list[Comparison]:
         """After a step of both; ``gradients`` are those of base that it was made with, ``compared`` says how far raw's
@@ -84,9 +90,10 @@ class Moments:
     def _read(self, side: int) -> dict[str, ByPath]:
         assert self._job.optimizers is not None
         live, optimizer = (self._job.base, self._job.raw)[side], self._job.optimizers[side]
-        if not live.adapter.is_optimizer(optimizer):
+        held = optimizer_in(live.adapter, optimizer)
+        if held is None:
             return {}
-        tensors = optimizer_moments_of(live.adapter, optimizer, live.parameters())
+        tensors = optimizer_moments_of(live.adapter, held, live.parameters())
         return {
             name: {path: np.array(live.adapter.to_numpy(tensor)) for path, tensor in held.items()}
             for name, held in tensors.items()

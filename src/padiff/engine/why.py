@@ -54,7 +54,14 @@ def _explained(
 ) -> Divergence:
     """With its causes, and with the op where it starts; ``code`` is the fault whose module's code may tell."""
     told = _forgiving(divergence, _at_place(located, divergence, fault))
-    return told if code is None else _forgiving(told, lambda: with_op(told, code, located.scenes, watched))
+    if code is None:
+        return told
+
+    def instead(wrong: Fault) -> Divergence:
+        ((other, _),) = divergences_of([wrong], (), located.pairs)
+        return _explained(replace(located, further=()), drawn(other, wrong), wrong, wrong, watched)
+
+    return _forgiving(told, lambda: with_op(told, code, located.scenes, watched, located.further, instead))
 
 
 def _blamed(located: Located, divergence: Divergence, fault: Fault | None) -> Fault | None:

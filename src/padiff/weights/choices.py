@@ -208,10 +208,11 @@ def _interleavings(
     least = math.gcd(*sizes)
     equal = min(sizes) == max(sizes)
     attends = len(parts) == 3  # query, key and value, whatever they are called
-    said = {n for n in _said(pair, base, raw, _HEADS if equal else _KEY_HEADS) if least % n == 0}
+    heads = (not equal and _said(pair, base, raw, _KEY_HEADS)) or _said(pair, base, raw, _HEADS)
+    said = {n for n in heads if least % n == 0}
     usual = [n for n in _USUAL_HEADS if least % n == 0 and n < least] if attends and not said else []
-    found = {("said", place): (heads, f"head by head, {heads} heads") for place, heads in enumerate(sorted(said))}
-    found |= {("usual", heads): (heads, f"head by head, {heads} heads") for heads in usual}
+    found = {("said", place): (count, f"head by head, {count} heads") for place, count in enumerate(sorted(said))}
+    found |= {("usual", count): (count, f"head by head, {count} heads") for count in usual}
     if equal and least not in said:
         found["elements", 0] = (least, "element by element")
     return found

@@ -11,10 +11,14 @@ from padiff.diagnose.causes.replay import replayed
 from padiff.diagnose.causes.trial import Trial, both, factor, gap, plain, rms
 from padiff.records import Array, Cause
 
+_CLIPPED = 1e-3
+"""How far what is left of a gradient must be apart, relative."""
+
 
 def optimizer(trial: Trial) -> Iterator[Cause]:
     """What each side added to the weight in the step, against each other, the weight and its gradient."""
     scene = trial.scene
+    yield from _clipped(trial)
     if scene.moment and trial.same_shape:
         yield from replayed(trial)
     if scene.phase != "weight" or scene.before is None or not trial.same_shape:
@@ -35,6 +39,14 @@ def optimizer(trial: Trial) -> Iterator[Cause]:
     yield from _step_size(trial, before, base, raw)
     if scene.gradient is not None:
         yield from _rule(trial, before, plain(trial.cut(scene.gradient)), base, raw)
+
+
+def _clipped(trial: Trial) -> Iterator[Cause]:
+    """Both optimizers were given the gradient, one of them more of it than the other."""
+    base, raw = trial.scene.clipped or (1.0, 1.0)
+    if abs(raw / base - 1) > _CLIPPED:
+        text = f"base's optimizer was given {base:.4g} times the gradient, raw's {raw:.4g} times"
+        yield Cause("gradient clipping", f"{text}: they clip or scale it otherwise", 0.96)
 
 
 def _step_size(trial: Trial, before: Array, base: Array, raw: Array) -> Iterator[Cause]:
