@@ -212,3 +212,52 @@ def test_a_call_that_gets_a_part_of_its_gradients_is_not_blamed_for_what_it_lack
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     result = padiff.compare(Deep(), Deep(place), x)
     assert [(one.raw_path, one.phase) for one in result.divergences] == [(f"inner.{place}", "backward")], str(result)
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, *, copied: bool) -> None:
+        super().__init__()
+        self.norm, self.mix, self.copied = torch.nn.LayerNorm(6), torch.nn.Linear(6, 6), copied
+
+    def forward(self, x: Any) -> Any:
+        rest = x.clone() if self.copied else x
+        return rest + self.mix(self.norm(x))
+
+
+class Padded(torch.nn.Module):
+    """Pads in its own code, or has its convolution pad."""
+
+    def __init__(self, *, outside: bool) -> None:
+        super().__init__()
+        self.stem, self.outside = torch.nn.Conv2d(3, 4, 1), outside
+        self.conv = torch.nn.Conv2d(4, 4, 3, padding=0 if outside else 1)
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        return self.conv(torch.nn.functional.pad(x, (1, 1, 1, 1)) if self.outside else x).mean((2, 3))
+
+
+class Stacked(torch.nn.Sequential):
+    """One more level than its partner."""
+
+    def __init__(self, *blocks: Any) -> None:
+        super().__init__(torch.nn.Sequential(*blocks), torch.nn.Identity())
+
+
+@pytest.mark.parametrize(
+    ("base", "raw", "shape"),
+    [
+        ([Residual(copied=False) for _ in range(3)], [Residual(copied=True) for _ in range(3)], (4, 6)),
+        ([Padded(outside=False)], [Padded(outside=True)], (2, 3, 6, 6)),
+    ],
+    ids=["a copy of what is added", "a frame around what a convolution is given"],
+)
+def test_what_parameters_tell_takes_no_second_look(base: Any, raw: Any, shape: tuple[int, ...]) -> None:
+    models = torch.nn.Sequential(*base), Stacked(*raw)
+    calls: list[int] = []
+    for side, model in enumerate(models):
+        model.register_forward_pre_hook(lambda *_, side=side: calls.append(side))
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    result = padiff.compare(*models, x)
+    assert result.aligned, str(result)
+    assert calls == [0, 0, 1]

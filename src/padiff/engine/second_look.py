@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from padiff.records import Comparison, Noise, StepComparison, Tolerance
+from padiff.records import Comparison, Noise, Slot, StepComparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
@@ -52,8 +53,9 @@ def _moved_far(comparison: Comparison) -> bool:
 
 def without_idle_inputs(done: StepComparison) -> list[Comparison]:
     """Without what tells nothing of what calls are given, where all that they return agrees: what they are given
-    besides, in whatever form (a mask), which would show where it is used; and first inputs of modules that begin
-    elsewhere. A first input that is wrong otherwise may be taken away by a norm, and counts."""
+    besides, in whatever form (a mask), which would show where it is used; first inputs of modules that begin elsewhere,
+    and pictures with a frame around them, of layers that pad otherwise. A first input that is wrong otherwise may be
+    taken away by a norm, and counts."""
     given = {call.index: (base.inputs[0], call.inputs[0]) for base, call in done.pairs if base.inputs and call.inputs}
     right: dict[int, bool] = {}
     for one in done.comparisons:
@@ -66,15 +68,29 @@ def without_idle_inputs(done: StepComparison) -> list[Comparison]:
                 tensors.update(slot.tensor for slot in call.outputs)
 
     def idle(one: Comparison) -> bool:
-        if (one.phase, one.role) != ("forward", "input") or one.agrees or not right.get(one.raw_call, False):
+        if one.role != "input" or one.agrees or not right.get(one.raw_call, False):
             return False
         first = given.get(one.raw_call)
+        if one.outcome.reason == "shape" and first is not None and first[1].tensor == one.tensor and _framed(*first):
+            return True
+        if one.phase != "forward":
+            return False
         if first is None or first[1].tensor != one.tensor:
             return True
         # Each was returned by a call whose partner returned the same: a pooling is before the head, or its first part.
         return all(slot.tensor in tensors for slot, tensors in zip(first, returned, strict=True))
 
     return [one for one in done.comparisons if not idle(one)]
+
+
+def _framed(base: Slot, raw: Slot) -> bool:
+    """Whether one of two pictures is larger, by their shapes: that many, and as many axes."""
+    one, other = base.value.shape, raw.value.shape
+    if len(one) != len(other) or len(one) < 3 or one[0] != other[0]:
+        return False
+    larger = [a >= b for a, b in zip(one, other, strict=True)], [a <= b for a, b in zip(one, other, strict=True)]
+    same = sum(a == b for a, b in zip(one, other, strict=True))
+    return any(map(all, larger)) and same == 2  # the batch and the channels
 
 
 def _suspicious(comparison: Comparison, largest: float) -> bool:
@@ -127,26 +143,29 @@ def agreeing_by_themselves(state: Iterable[Comparison], free: Iterable[Compariso
             yield comparison
 
 
-def told_by_parameters(comparisons: Iterable[Comparison]) -> bool:
-    """Whether all parameters' gradients agree, and not because much is allowed.
+def shares_of(done: StepComparison, *, uneven: bool) -> list[Comparison]:
+    """Gradients that may differ because each model has its shares, where all parameters' gradients agree, and not
+    because much is allowed; none where those don't.
 
-    Of tensors that one model hands on as one and the other as several, each gets its share of what comes back. What
-    that comes to is told by the parameters before them."""
-    found = [one for one in comparisons if one.phase == "gradient"]
+    A tensor that is handed on in two ways may be one tensor here, and there a copy for one of them (a cast that does
+    nothing): what a call sends back to its input is then all of the gradient or a share. What they come to is told by
+    the parameters before. ``uneven`` models hand on another number of tensors, and may share out any gradient."""
+    found = [one for one in done.comparisons if one.phase == "gradient"]
     nothing = _nothing(found)
-    return bool(found) and all(one.agrees and not _coarse(one, nothing) for one in found)
+    if not found or not all(one.agrees and not _coarse(one, nothing) for one in found):
+        return []
+    holding, around = {one.raw_path for one in found}, {call.parent for call in done.raw.calls}
+    leaves = [call.index for call in done.raw.calls if call.path in holding and call.index not in around]
+    first = min(leaves, default=math.inf)
+    values = [one for one in done.comparisons if one.phase == "backward" and one.outcome.reason in (None, "values")]
+    return [one for one in values if uneven or (one.role == "input" and one.raw_call > first)]
 
 
-def without_shares(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Without values of gradients that may be shares."""
-    return [one for one in comparisons if one.phase != "backward" or one.outcome.reason not in (None, "values")]
-
-
-def shares(comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
-    """Gradients that differ because each model has its shares."""
+def as_shares(comparisons: Iterable[Comparison], shares: Iterable[Comparison]) -> Iterable[Comparison]:
+    """Comparisons, with nothing wrong in those of shares."""
+    known = {id(one) for one in shares if not one.agrees}
     for one in comparisons:
-        share = one.phase == "backward" and one.outcome.reason == "values"
-        yield _rounding(one, "a share; all parameters' gradients agree") if share else one
+        yield _rounding(one, "a share; all parameters' gradients agree") if id(one) in known else one
 
 
 def _nothing(gradients: Iterable[Comparison]) -> float:

@@ -24,14 +24,13 @@ from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import (
     agreeing_by_themselves,
+    as_shares,
     explained,
     may_hide,
     on_kinks,
-    shares,
-    told_by_parameters,
+    shares_of,
     wants_second_look,
     without_idle_inputs,
-    without_shares,
 )
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
@@ -139,9 +138,11 @@ class Step:
         second: Located | None = None
         by_rounding = job.tolerance.mode == "auto" and not self.compiled
         told = without_idle_inputs(done)
-        if by_rounding and self.free.shares_otherwise and told_by_parameters(told):
-            told = without_shares(told)
-            done = self.done = replace(done, comparisons=tuple(shares(done.comparisons)))
+        if by_rounding:
+            shares = shares_of(done, uneven=self.free.shares_otherwise)
+            known = {id(one) for one in shares}
+            told = [one for one in told if id(one) not in known]
+            done = self.done = replace(done, comparisons=tuple(as_shares(done.comparisons, shares)))
         wanted = done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise)
         if wanted and by_rounding and levelled_first(done, told, job.tolerance) and self._agree_levelled():
             done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
