@@ -431,7 +431,7 @@ class Bare(torch.nn.Module):
     ("base", "raw", "op", "cause"),
     [
         ("gelu", None, "torch.nn.functional.gelu, which raw does not do", "missing activation"),
-        ("silu", "sigmoid", "torch.nn.functional.silu (its product), which raw does not do", "operands"),
+        ("silu", "sigmoid", "torch.nn.functional.silu (its product), which raw does not do", "activation"),
     ],
 )
 def test_what_only_moves_numbers_does_not_stand_for_an_op(base: str, raw: str | None, op: str, cause: str) -> None:
