@@ -55,6 +55,18 @@ def test_base_is_left_to_the_bit(frameworks: tuple[str, str]) -> None:
     assert np.array_equal(draw(seeded=True), drawn)
 
 
+def test_gradients_of_torch_are_the_tensors_that_they_were() -> None:
+    """Where they can be held they are not copied; what is added up in a tensor of its own is."""
+    base, raw = net("torch"), net("torch")
+    first, second = list(base.parameters())[:2]
+    first.grad = torch.full_like(first, 0.5)
+    second.main_grad = torch.full_like(second, 0.25)
+    before = first.grad, second.main_grad
+    padiff.compare(base, raw, batch())
+    assert first.grad is before[0] and bool((first.grad == 0.5).all())
+    assert second.main_grad is before[1] and bool((second.main_grad == 0.25).all())
+
+
 @pytest.mark.parametrize("frameworks", PAIRS[1:3], ids="-".join)
 def test_what_was_predicted_is_about_what_comes(frameworks: tuple[str, str]) -> None:
     base, raw = (net(framework) for framework in frameworks)

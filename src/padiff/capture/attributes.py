@@ -5,6 +5,7 @@ No framework knows of it, and a model that runs again would go on with what its 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ KNOWN = frozenset({"_parameters", "_buffers", "_modules", "_sub_layers"})
 """What the frameworks keep for themselves."""
 _DEEP = 3
 """How far tensors are looked for in what is kept: by device, by length, a pair of them."""
+_CONTAINERS = frozenset({dict, list})
 _ABSENT = object()
 
 Container = dict[Any, Any] | list[Any]
@@ -27,13 +29,13 @@ def saved_attributes(modules: Iterable[Any]) -> SavedAttributes:
     for own in {id(one): one for one in (getattr(module, "__dict__", {}) for module in modules)}.values():
         found.append((own, dict(own)))
         for name, kept in own.items():
-            if name not in KNOWN:
+            if type(kept) in _CONTAINERS and name not in KNOWN:
                 _copied(kept, found, _DEEP)
     return found
 
 
 def _copied(kept: Any, found: SavedAttributes, deep: int) -> None:
-    if type(kept) in (dict, list) and deep:
+    if type(kept) in _CONTAINERS and deep:
         found.append((kept, kept.copy()))
         for inside in kept.values() if type(kept) is dict else kept:
             _copied(inside, found, deep - 1)
@@ -49,6 +51,8 @@ def put_attributes_back(adapter: Adapter, saved: SavedAttributes) -> None:
 
 
 def _put_names_back(adapter: Adapter, own: dict[Any, Any], before: dict[Any, Any]) -> None:
+    if len(own) == len(before) and all(map(operator.is_, own.values(), before.values())) and [*own] == [*before]:
+        return  # nearly always
     for name in [*own, *(name for name in before if name not in own)]:
         now, then = own.get(name, _ABSENT), before.get(name, _ABSENT)
         if now is then or name in KNOWN or not (_holds(adapter, now) or _holds(adapter, then)):

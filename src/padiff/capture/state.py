@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +65,7 @@ def preserved(live: LiveTree, *, buffers: bool) -> Iterator[SavedBuffers]:
     training = [adapter.is_training(module) for module in live.modules]
     gradients: list[tuple[Any, Any]] = []
     for parameter in live.parameters().values():  # one by one: the copies take the place of what is copied
-        gradients.append((parameter, _copy(adapter, adapter.gradient(parameter))))
+        gradients.append((parameter, _kept(adapter, parameter)))
         adapter.set_gradient(parameter, None)
     saved = saved_buffers(live) if buffers else SavedBuffers()
     try:
@@ -107,9 +107,16 @@ def spared_collector() -> Iterator[None]:
                 _sparing = False
 
 
-def _copy(adapter: Adapter, gradient: Any | None) -> Any | None:
-    """paddle frees the memory of a gradient that is taken off its parameter."""
-    return None if gradient is None else adapter.clone(gradient)
+def gradient_stays(adapter: Adapter, parameter: Any) -> bool:
+    """Whether a gradient can be held while its parameter gets another: paddle frees its memory."""
+    stays: Callable[[Any], bool] | None = getattr(adapter, "gradient_stays", None)
+    return stays is not None and stays(parameter)
+
+
+def _kept(adapter: Adapter, parameter: Any) -> Any | None:
+    """A parameter's gradient, such that it can be put back."""
+    gradient = adapter.gradient(parameter)
+    return gradient if gradient is None or gradient_stays(adapter, parameter) else adapter.clone(gradient)
 
 
 def saved_buffers(live: LiveTree) -> SavedBuffers:

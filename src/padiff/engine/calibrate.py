@@ -14,6 +14,7 @@ from padiff.capture.one_step import Arguments, Loss
 from padiff.capture.perturb import perturbed, perturbed_arguments
 from padiff.capture.scaling import Unscaled
 from padiff.capture.session import Session
+from padiff.capture.state import gradient_stays
 from padiff.compare.measure import rms_gap
 from padiff.engine.crossings import Crossings
 from padiff.engine.drift import relative_steps
@@ -241,14 +242,17 @@ def _jumps_between(base: StepTrace, digits: Mapping[int, float]) -> bool:
     return False
 
 
-def set_apart(live: LiveTree, trace: StepTrace) -> None:
-    """Copy what shares memory with the model's own tensors, or with gradients that the next run will make."""
+def set_apart(live: LiveTree, trace: StepTrace, *, stepped: bool = False) -> None:
+    """Copy what shares memory with the model's own tensors, or with gradients that the next run will make; or that an
+    optimizer may clear, where the model is ``stepped``."""
     adapter = live.adapter
     own = {adapter.storage(tensor) for tensor in live.tensors().values()}
     for call in trace.calls:
         for slot in (*call.inputs, *call.outputs):
             if isinstance(slot.value, Held) and slot.value.storage() in own:
                 slot.value.secure()
-    for gradient in trace.parameter_gradients.values():
-        if isinstance(gradient, (Held, Unscaled)):
+    parameters = live.parameters()
+    for path, gradient in trace.parameter_gradients.items():
+        stays = not stepped and path in parameters and gradient_stays(adapter, parameters[path])
+        if isinstance(gradient, (Held, Unscaled)) and not stays:
             gradient.secure()

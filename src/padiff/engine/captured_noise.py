@@ -159,7 +159,7 @@ class CapturedNoise:
             moved = self._adapter.to_numpy(parameter).astype(np.float64) - before
             gradient, unsure = gradients[path].numpy(), calls * noise.parameters[path]
             earlier = capture.drift.get(path, 0.0)
-            weights[path] = uncertain_part(moved, gradient, UNCERTAIN * unsure) + earlier
+            weights[path] = uncertain_part(moved, gradient, UNCERTAIN * unsure, unsure) + earlier
             steps = self._number - capture.steps[-1] if capture.steps else 1
-            capture.drift[path] = steps * uncertain_part(moved, gradient, unsure) + earlier
+            capture.drift[path] = steps * uncertain_part(moved, gradient, unsure, unsure) + earlier
         return replace(noise, weights=weights)

@@ -51,11 +51,9 @@ class Drift:
             if path in self._before:
                 moved = adapter.to_numpy(parameter).astype(np.float64) - self._before[path]
                 gradient, apart = self.gradients[path], self._apart.get(path, 0.0)
-                unsure = max(uncertain * self._noise.parameters[path], apart)
-                found[path] = uncertain_part(moved, gradient, unsure) + earlier.get(path, 0.0)
-                size = rms(gradient)
-                if apart > size > 0:  # base's own is the smaller part of it, and raw may take a longer step
-                    found[path] += rms(moved) * apart / size
+                noise = self._noise.parameters[path]
+                unsure, off = max(uncertain * noise, apart), max(noise, apart)
+                found[path] = uncertain_part(moved, gradient, unsure, off) + earlier.get(path, 0.0)
         return found
 
 
@@ -70,14 +68,17 @@ def gradients_apart(plan: WeightPlan, compared: Iterable[Comparison]) -> dict[st
     return found
 
 
-def uncertain_part(moved: Array, gradient: Array, unsure: float) -> float:
+def uncertain_part(moved: Array, gradient: Array, unsure: float, off: float) -> float:
     """How much of what a step moved is not known, where elements of the gradient below ``unsure`` are not, nor those
-    that an optimizer squares in vain."""
+    that an optimizer squares in vain. Where raw's may be ``off`` by more than base's gradient is at all, as where a
+    norm takes out what a bias adds, its step may be longer by as much."""
     size = np.abs(gradient.astype(np.float64))
     share = np.minimum(1.0, unsure / np.maximum(size, np.finfo(np.float64).tiny))
     if gradient.dtype.kind == "f":
         share = np.where(size > math.sqrt(EDGE * np.finfo(gradient.dtype).max), 1.0, share)  # also of a single number
-    return rms(np.asarray(moved * share))
+    length = rms(gradient)
+    longer = rms(moved) * off / length if off > length > 0 else 0.0
+    return rms(np.asarray(moved * share)) + longer
 
 
 def relative_steps(base: Session, drift: Mapping[str, float]) -> dict[str, float]:

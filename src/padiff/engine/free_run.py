@@ -131,7 +131,7 @@ class FreeRun:
             base_trace = _set_aside(base, base_trace)
         self.job = job = narrowed(job, (base.autocast,))
         if job.tolerance.mode == "auto":
-            set_apart(job.base, base_trace)
+            set_apart(job.base, base_trace, stepped=job.optimizers is not None)
             self.noise = predict_noise(
                 base,
                 base_trace,
@@ -155,8 +155,8 @@ class FreeRun:
         self._keeping.base.ran(base_trace)
         raw_trace = self.run_raw(base_trace, backward=job.backward)
         if apart:
-            set_apart(job.base, base_trace)
-            set_apart(job.raw, raw_trace)
+            for live, trace in ((job.base, base_trace), (job.raw, raw_trace)):
+                set_apart(live, trace, stepped=job.optimizers is not None)
         return self._finished(base_trace, raw_trace)
 
     def _kinks_matter(self, base: StepTrace) -> bool:

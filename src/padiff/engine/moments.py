@@ -103,7 +103,7 @@ class Moments:
         taken = np.square(gradient.astype(np.float64)) if name == "moment2" else gradient
         size, own = _size(taken), _size(moment)
         share = self._shares.setdefault((name, path), own / size if size else 1.0)
-        moved = 2 * float(np.abs(gradient).max(initial=0.0)) * noise if name == "moment2" else noise
+        moved = noise * (2 * float(np.abs(gradient).max(initial=0.0)) + noise) if name == "moment2" else noise
         key = name, path
         self._noise[key] = self._noise.get(key, 0.0) + share * moved
         return self._noise[key] + LAST_PLACE / min(max(share, 1e-6), 1.0) * own

@@ -10,6 +10,9 @@ from padiff.records import Comparison, Noise, Slot, StepComparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
+SEEN, SEEN_BACKWARDS = 1e-6, 1e-5
+"""Of what is compared: less is no fault, whatever was predicted. A fault in forward shows there, and one in backward
+alone is larger: what a saturated function sends back is off by more than shaking tells."""
 COARSE = 1e-2
 """Gradients that are further apart, relative to them, are not believed to be rounding at once: where base's own numbers
 lie on a kink, shaking it moves gradients by any amount, and so much is allowed there."""
@@ -100,13 +103,15 @@ def _suspicious(comparison: Comparison, largest: float) -> bool:
     ratio, numbers = outcome.ratio, outcome.numbers
     if ratio is None or numbers is None:
         return False
-    if comparison.phase in ("backward", "gradient"):
+    backwards = comparison.phase in ("backward", "gradient")
+    if backwards:
         coarse = numbers.rmse > COARSE * numbers.base_rms
         if coarse and numbers.rmse > CANCELLED * largest:
             return True
     if ratio <= SUSPICIOUS:
         return False
-    return comparison.role == "output" and numbers.rmse > 1e-6 * numbers.base_rms
+    least = SEEN_BACKWARDS if backwards else SEEN
+    return comparison.role == "output" and numbers.rmse > least * numbers.base_rms
 
 
 def explained(comparisons: Iterable[Comparison], local: Iterable[Comparison]) -> Iterable[Comparison]:

@@ -318,6 +318,9 @@ class PaddleAdapter:
     def gradient(self, parameter: Any) -> Any | None:
         return paddle_optimizers.gradient(parameter)
 
+    def gradient_stays(self, parameter: Any) -> bool:
+        return False  # paddle 3.3 frees its memory
+
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
         paddle_optimizers.set_gradient(parameter, gradient)
 

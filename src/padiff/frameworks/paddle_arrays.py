@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import paddle
 
-from padiff.records import Array
+from padiff.records import Array, tiles_of
 
 # numpy has no such types; the bits are handed over as integers of the same width.
 _BIT_VIEWS = {
@@ -64,7 +64,8 @@ def fill(tensor: Any, value: Array) -> None:
     if value.size > _SMALL and not value.flags.c_contiguous and value.shape == tuple(tensor.shape):
         own = _to_write(tensor)
         if own is not None:
-            np.copyto(own, value)  # paddle would find memory for one more copy of it first
+            for tile in tiles_of(value.shape):  # paddle would find memory for one more copy of it first
+                np.copyto(own[tile], value[tile])
             return
     tensor.set_value(value)  # a fifth of the time of going through a tensor (paddle 3.3)
 

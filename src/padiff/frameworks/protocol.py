@@ -342,6 +342,11 @@ class Adapter(Protocol):
     """Whether backward never writes into a gradient that a hook was given and somebody still holds. An adapter may
     leave it out where it does."""
 
+    def gradient_stays(self, parameter: Any) -> bool:
+        """Whether a parameter's gradient is left alone by who holds it still, once it was taken off or another was put
+        in its place. An adapter may leave it out where it is not."""
+        ...
+
     def copy_of(self, tensor: Any, see: See | None = None, *, tracked: bool = False) -> Any:
         """A substitute with the elements that ``tensor`` has. An adapter may leave it out."""
         ...

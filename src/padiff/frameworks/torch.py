@@ -326,6 +326,9 @@ class TorchAdapter:
     def gradient(self, parameter: Any) -> Any | None:
         return torch_optimizers.gradient(parameter)
 
+    def gradient_stays(self, parameter: Any) -> bool:
+        return getattr(parameter, "main_grad", None) is None
+
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
         torch_optimizers.set_gradient(parameter, gradient)
 

@@ -25,7 +25,7 @@ from padiff.records.modules import (
     Usage,
 )
 from padiff.records.plain import PlainData, record
-from padiff.records.shapes import merged_axes
+from padiff.records.shapes import merged_axes, tiles_of
 from padiff.records.traces import (
     FIRST_OP,
     UNORDERED,
@@ -91,4 +91,5 @@ __all__ = [
     "WeightSource",
     "merged_axes",
     "record",
+    "tiles_of",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from padiff.errors import ArgumentError, WeightError
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, WeightEntry, WeightPlan, WeightSource
+from padiff.records import Array, WeightEntry, WeightPlan, WeightSource, tiles_of
 
 
 def apply_plan(base: LiveTree, raw: LiveTree, plan: WeightPlan) -> None:
@@ -62,7 +62,10 @@ def _fill(base: LiveTree, raw: LiveTree, plan: WeightPlan, undo: list[Callable[[
 
 def _holds(array: Array, value: Array) -> bool:
     """Whether an array holds these values; the first of them nearly always tell."""
-    return (not value.ndim or np.array_equal(array[:1], value[:1])) and np.array_equal(array, value)
+    if array.shape != value.shape or (value.ndim and not np.array_equal(array[:1], value[:1])):
+        return False
+    turned = value.ndim == 2 and not value.flags.c_contiguous
+    return all(np.array_equal(array[t], value[t]) for t in (tiles_of(value.shape) if turned else [...]))
 
 
 def _taken(base: LiveTree, raw: LiveTree, target: Any, source: Any, undo: list[Callable[[], None]]) -> bool:

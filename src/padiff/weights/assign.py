@@ -8,7 +8,7 @@ matched out of order, by shape and name; stacks of numbered siblings against one
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress
 
@@ -30,6 +30,7 @@ from padiff.weights.units import Unit, halves
 _FULL_CELLS = 15_000
 """Pairs of units up to which all are looked at; the cost of larger models is to grow with their length alone."""
 _NARROW = 60
+_DOWN, _RIGHT, _BOTH = (1, 0), (0, 1), (1, 1)
 
 
 def assign(
@@ -158,7 +159,7 @@ class _Alignment:
             [kinds.setdefault((signature(unit), unit.in_all, unit.layer, unit.strides), len(kinds)) for unit in units]
             for units in (base, raw)
         )
-        self._fits: dict[tuple[int, int], bool] = {}
+        self._fits: dict[int, list[bool]] = {}
         self._joins: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
         self._sums = _Sums(self.base), _Sums(self.raw)
 
@@ -174,29 +175,31 @@ class _Alignment:
         return found if paired >= 0.98 * rows else self._within(abs(rows - columns) + 2 * _NARROW)
 
     def _within(self, band: int) -> list[UnitPair]:
+        """Every cell is the best of what lies below it and to its right; few can be more than that, and which is known
+        beforehand."""
         rows, columns = len(self.base), len(self.raw)
-        best: list[dict[int, float]] = [{} for _ in range(rows + 2 * MOST_JOINED + 1)]
+        width = columns + 2 * MOST_JOINED + 1
+        best: list[list[float]] = [[0.0] * width] * (rows + 2 * MOST_JOINED + 1)
         move: list[dict[int, tuple[int, int]]] = [{} for _ in range(rows)]
         for i in range(rows - 1, -1, -1):
+            row, below, steps = [0.0] * width, best[i + 1], move[i]
+            best[i] = row
+            fitting, joining = self._fitting(i), self._sums[0].making_up(i, self._sums[1])
             middle = round(i * columns / rows)
             for j in range(min(columns - 1, middle + band), max(-1, middle - band - 1), -1):
-                best[i][j], move[i][j] = self._best(i, j, best)
+                found, step = below[j], _DOWN
+                if row[j + 1] > found:
+                    found, step = row[j + 1], _RIGHT
+                if fitting[j]:
+                    value = score(self.base[i], self.raw[j]) + below[j + 1]
+                    if value >= found:
+                        found, step = value, _BOTH
+                for down, right in joining.get(j, ()):
+                    joined = self._joined(i, j, down, right)
+                    if joined is not None and joined + best[i + down][j + right] > found:
+                        found, step = joined + best[i + down][j + right], (down, right)
+                row[j], steps[j] = found, step
         return self._walk(move)
-
-    def _best(self, i: int, j: int, best: list[dict[int, float]]) -> tuple[float, tuple[int, int]]:
-        found, step = best[i + 1].get(j, 0.0), (1, 0)
-        other = best[i].get(j + 1, 0.0)
-        if other > found:
-            found, step = other, (0, 1)
-        if self._fit(i, j):
-            value = score(self.base[i], self.raw[j]) + best[i + 1].get(j + 1, 0.0)
-            if value >= found:
-                found, step = value, (1, 1)
-        for down, right in self._sums[0].making_up(i, self._sums[1], j):
-            joined = self._joined(i, j, down, right)
-            if joined is not None and joined + best[i + down].get(j + right, 0.0) > found:
-                found, step = joined + best[i + down].get(j + right, 0.0), (down, right)
-        return found, step
 
     def _joined(self, i: int, j: int, down: int, right: int) -> float | None:
         """How well parts belong to what they may make up; None where they don't make it up."""
@@ -210,11 +213,16 @@ class _Alignment:
             known = self._joins[key] = joins(parts, whole)
         return join_score(parts, whole) if known else None
 
-    def _fit(self, i: int, j: int) -> bool:
-        key = (self._kinds[0][i], self._kinds[1][j])
-        known = self._fits.get(key)
+    def _fitting(self, i: int) -> list[bool]:
+        """For each unit of raw whether it fits one of base's."""
+        kind = self._kinds[0][i]
+        known = self._fits.get(kind)
         if known is None:
-            known = self._fits[key] = fits(self.base[i], self.raw[j])
+            by_kind: dict[int, bool] = {}
+            for j, other in enumerate(self._kinds[1]):
+                if other not in by_kind:
+                    by_kind[other] = fits(self.base[i], self.raw[j])
+            known = self._fits[kind] = [by_kind[other] for other in self._kinds[1]]
         return known
 
     def _of(self, i: int, j: int, down: int, right: int) -> tuple[list[Unit], list[Unit]]:
@@ -248,6 +256,8 @@ class _Sums:
         self._two = [self._over(before, place, 2) if one else None for place, one in enumerate(joined)]
         self._parts = [self._by_sum(before, place, 1) if one else {} for place, one in enumerate(joined)]
         self._pairs = [self._by_sum(before, place, 2) if one else {} for place, one in enumerate(joined)]
+        self._wholes_at, self._twos_at = (_places([one] for one in sizes) for sizes in (self._whole, self._two))
+        self._parts_at, self._pairs_at = _places(self._parts), _places(self._pairs)
 
     @staticmethod
     def _over(before: Sequence[int], place: int, count: int) -> int | None:
@@ -259,15 +269,27 @@ class _Sums:
         found.pop(None, None)
         return found
 
-    def making_up(self, i: int, other: _Sums, j: int) -> Iterator[tuple[int, int]]:
-        """How many from a place may be parts of what lies at the other's place, and the other way round; one against
-        two or more, or two against twice as many."""
-        whole, parts, two, pairs = other._whole[j], self._parts[i], other._two[j], self._pairs[i]
-        if whole in parts:
-            yield parts[whole], 1
-        if two in pairs:
-            yield pairs[two], 2
-        if self._whole[i] in other._parts[j]:
-            yield 1, other._parts[j][self._whole[i]]
-        if self._two[i] in other._pairs[j]:
-            yield 2, other._pairs[j][self._two[i]]
+    def making_up(self, i: int, other: _Sums) -> dict[int, list[tuple[int, int]]]:
+        """By the other's places: how many from a place may be parts of what lies there, and the other way round; one
+        against two or more, or two against twice as many."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for parts, wholes_at, count in ((self._parts, other._wholes_at, 1), (self._pairs, other._twos_at, 2)):
+            for size, many in parts[i].items():
+                for j in wholes_at.get(size, ()):
+                    found.setdefault(j, []).append((many, count))
+        for wholes, others, at, count in (
+            (self._whole, other._parts, other._parts_at, 1),
+            (self._two, other._pairs, other._pairs_at, 2),
+        ):
+            for j in at.get(wholes[i], ()):
+                found.setdefault(j, []).append((count, others[j][wholes[i]]))
+        return found
+
+
+def _places(numbers: Iterable[Iterable[int | None]]) -> dict[int | None, list[int]]:
+    """Where each of some numbers is."""
+    found: dict[int | None, list[int]] = {}
+    for place, here in enumerate(numbers):
+        for one in here:
+            found.setdefault(one, []).append(place)
+    return found

@@ -76,8 +76,8 @@ def plan_by_use(
 
     ``lossy``: raw holds narrower numbers on purpose, and base's are rounded to them.
     """
-    base_units = [unit for unit in units_of(base, base_use) if unit.node.path not in skip[0]]
-    raw_units = [unit for unit in units_of(raw, raw_use) if unit.node.path not in skip[1]]
+    base_units = [unit for unit in units_of(base, base_use, values=values) if unit.node.path not in skip[0]]
+    raw_units = [unit for unit in units_of(raw, raw_use, values=values) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
     pairs, sets = settle(moved_along(pairs), Flow(base.tree, base_use), Flow(raw.tree, raw_use))
     copies, raw_left = repeated(pairs, raw_left, base_use)
@@ -92,7 +92,7 @@ def plan_by_use(
 
 def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
     """Whether most of what both models hold are the same numbers, by order of base's ``use``."""
-    return bool(by_values(units_of(base, use), units_of(raw, Usage())))
+    return bool(by_values(units_of(base, use, values=True), units_of(raw, Usage(), values=True)))
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:

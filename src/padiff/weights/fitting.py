@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -127,8 +128,12 @@ def numbered_alike(base: Unit, raw: Unit) -> float:
 
 def part_role(unit: Unit) -> str:
     """``query``, ``key``, ``value``, ``gate``, ``fc1`` where the unit's own name says so."""
-    last = words_of(unit.label.rpartition(".")[2])
-    return next((word for word in last if word in PART_ORDER), "")
+    return _part_named(unit.label)
+
+
+@functools.lru_cache(maxsize=65536)
+def _part_named(label: str) -> str:
+    return next((word for word in words_of(label.rpartition(".")[2]) if word in PART_ORDER), "")
 
 
 def first_role(unit: Unit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter, defaultdict
@@ -47,7 +48,7 @@ class Atom:
     def out_axis(self) -> int:
         return self.axes.index("o") if "o" in self.axes else 0
 
-    @property
+    @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """Its own shape, in the tensor's layout."""
         full = self.held.spec.shape
@@ -55,7 +56,7 @@ class Atom:
             return full
         return (*full[: self.out_axis], self.size, *full[self.out_axis + 1 :])
 
-    @property
+    @functools.cached_property
     def neutral(self) -> tuple[int, ...]:
         """Its shape with a matrix as (out, in); axes of length one that only some frameworks keep are dropped."""
         if len(self.axes) != len(self.shape):
@@ -64,7 +65,7 @@ class Atom:
             return self.shape[self.axes.index("o")], self.shape[self.axes.index("i")]
         return tuple(size for size, letter in zip(self.shape, self.axes, strict=True) if letter != "1")
 
-    @property
+    @functools.cached_property
     def matrix(self) -> tuple[int, int] | None:
         """Outputs and inputs of a kernel taken as a matrix: a convolution over all that there is, or over single
         places, is a linear layer to other authors."""
@@ -105,18 +106,36 @@ class Unit:
     counted: tuple[int, ...] = field(default=())
     """The same, and where it is in none, in lists whose members have names that count."""
 
-    @property
+    @functools.cached_property
     def main(self) -> Atom:
         return self.atoms.get("weight") or self.atoms.get("weight_v") or next(iter(self.atoms.values()))
 
-    @property
+    @functools.cached_property
     def required(self) -> frozenset[str]:
         return frozenset(role for role, atom in self.atoms.items() if not atom.held.lenient)
 
 
-def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
-    """All units of a model in order of first use, those never used last, in definition order."""
-    use = usage.tensors
+def units_of(live: LiveTree, usage: Usage, *, values: bool = False) -> list[Unit]:
+    """All units of a model in order of first use, those never used last, in definition order; with the ``values`` that
+    tell them apart, for which all of a model's numbers are read."""
+    use, tensors = usage.tensors, live.tensors()
+    found = [
+        replace(
+            unit,
+            values=_extremes(live, unit, tensors) if values else None,
+            use=_first(unit, use),
+            order=place,
+            made=_of(unit, usage.made),
+            in_all=_of(unit, usage.in_all),
+            ready=_of(unit, usage.ready),
+        )
+        for place, unit in enumerate(live.once("units", _at_rest))
+    ]
+    return _in_list_order(sorted(found, key=lambda unit: (unit.use, unit.order)))
+
+
+def _at_rest(live: LiveTree) -> list[Unit]:
+    """As far as nothing has to run for it, in definition order."""
     found: list[Unit] = []
     hidden: set[int] = set()
     for node in live.tree.nodes:
@@ -126,21 +145,7 @@ def units_of(live: LiveTree, usage: Usage) -> list[Unit]:
         if node.atomic:
             hidden.add(node.index)
         found += _units_of_node(live, node)
-    found = _with_biases_beside(_oriented(found))
-    tensors = live.tensors()
-    found = [replace(unit, values=_extremes(live, unit, tensors)) for unit in found]
-    found = [
-        replace(
-            unit,
-            use=_first(unit, use),
-            order=place,
-            made=_of(unit, usage.made),
-            in_all=_of(unit, usage.in_all),
-            ready=_of(unit, usage.ready),
-        )
-        for place, unit in enumerate(found)
-    ]
-    return _in_list_order(sorted(found, key=lambda unit: (unit.use, unit.order)))
+    return _with_biases_beside(_oriented(found))
 
 
 def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:

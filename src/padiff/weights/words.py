@@ -97,7 +97,8 @@ def _likeness(one: tuple[str, ...], two: tuple[str, ...]) -> float:
     if not one or not two:
         return 0.0
     weights_one, weights_two = _weights(one), _weights(two)
-    shared = sum(min(weights_one[word], weights_two[word]) for word in weights_one.keys() & weights_two.keys())
+    # Not over a set: its order changes from process to process, and so would the last digit, which decides ties.
+    shared = sum(min(weight, weights_two[word]) for word, weight in weights_one.items() if word in weights_two)
     return 2 * shared / (sum(weights_one.values()) + sum(weights_two.values()))
 
 
