@@ -68,6 +68,11 @@ class Seen(Protocol):
     tracked: bool
     """Whether it takes part in backward."""
 
+    @property
+    def wanted(self) -> bool:
+        """Somebody else has the tensor, too."""
+        ...
+
     def live(self) -> Any | None:
         """The framework's tensor, while no copy of it was taken."""
         ...
