@@ -40,8 +40,8 @@ class _Hooks:
         self.on: list[tuple[Seen, int]] = []
 
     def remove(self) -> None:
-        """From those that somebody else will go on with: asking takes a fraction of the time, and the others go along with
-        what was seen of them."""
+        """From those that somebody else will go on with: asking takes a fraction of the time, and the others go along
+        with what was seen of them."""
         for seen, hook in self.on:
             tensor = seen.live() if seen.wanted else None
             if tensor is not None:
