@@ -100,6 +100,19 @@ def test_gaps_are_those_of_the_host() -> None:
     assert gap(Held(ADAPTER, base), Held(ADAPTER, raw)) == pytest.approx(float((raw - base).square().mean().sqrt()))
 
 
+@pytest.mark.usefixtures("accelerator")
+def test_what_is_measured_is_not_shaken_along_with_the_model() -> None:
+    """A gap is small beside what it is left of: in a model's own code that would be moved by what it loses."""
+    jitter, base = Jitter(seed=3), torch.randn(3000)
+    raw = base * (1 + 1e-6)
+    expected = gap(Held(ADAPTER, base), Held(ADAPTER, raw))
+    with perturbed(module_tree(ADAPTER, nn.Linear(3, 2)), jitter):
+        assert gap(Held(ADAPTER, base), Held(ADAPTER, raw)) == expected
+        assert not jitter.cancelled
+        assert float((raw - base).abs().max()) > 0.0  # the model's own
+        assert jitter.cancelled
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_weights_are_moved_as_on_the_host(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

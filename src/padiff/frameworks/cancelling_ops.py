@@ -38,6 +38,18 @@ def listening(told: Told, patches: Sequence[Patch]) -> Iterator[None]:
             _listener.told = before
 
 
+class Unheard:
+    """Inside, nobody hears of what this thread calls: padiff's own work, amid the model's."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, _listener.told = _listener.told, None
+
+    def __exit__(self, *_: object) -> None:
+        _listener.told = self._before
+
+
 def telling(
     kind: str, aside: Callable[[], AbstractContextManager[Any]], positions: Sequence[int] | None = None
 ) -> Wrap:

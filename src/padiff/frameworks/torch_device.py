@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn.modules.conv import _ConvNd
 
+from padiff.frameworks.cancelling_ops import Unheard
 from padiff.frameworks.protocol import Measured
 from padiff.records import Array
 
@@ -32,7 +33,7 @@ def measure(base: Any, raw: Any, rtol: float | None) -> Measured | None:
     if not size:
         return None
     work = torch.float64 if torch.float64 in (base.dtype, raw.dtype) else torch.float32
-    with torch.no_grad():
+    with torch.no_grad(), Unheard():
         pairs = zip(_blocks(base), _blocks(raw), strict=True)
         rows = torch.stack([_sums(one, other, work, rtol) for one, other in pairs]).cpu().numpy().astype(np.float64)
     if not np.isfinite(rows).all():
