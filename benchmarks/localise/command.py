@@ -16,7 +16,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.localise.counted import ALIGNED, DIVERGING
 from benchmarks.localise.judge import CAUSES, PLACES, Judgement
+
+_NEARLY = 0.01
+"""What sums of thirds may be off by."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +69,7 @@ def _run(options: argparse.Namespace, found: Found) -> None:
         found.judgements += outcome.judgements
         found.faint.update(outcome.faint)
         found.unclean += [f"{source.name}: {what}" for what in outcome.unclean]
+        found.clean_runs += outcome.clean_runs
         places = Counter(one.place for one in outcome.judgements)
         told = ", ".join(f"{places[place]} {place}" for place in PLACES if places[place])
         print(f"{source.name}: {told or 'nothing'} in {took:.1f} s", file=sys.stderr, flush=True)
@@ -82,16 +87,18 @@ class Found:
     judgements: list[Judgement] = dataclasses.field(default_factory=list)
     faint: Counter[str] = dataclasses.field(default_factory=Counter)
     unclean: list[str] = dataclasses.field(default_factory=list)
+    clean_runs: list[tuple[float, float]] = dataclasses.field(default_factory=list)
 
     def read(self, file: Path) -> None:
         """Add what an earlier run wrote."""
         data = json.loads(file.read_text(encoding="utf-8"))
         for one in data["judgements"]:
-            for name in ("expected", "phases", "causes"):
-                one[name] = tuple(one[name])
+            for name in ("expected", "phases", "causes", "runs"):
+                one[name] = tuple(one.get(name, (0.0, 0.0)))
             self.judgements.append(Judgement(**one))
         self.faint.update(data["faint"])
         self.unclean += data["unclean"]
+        self.clean_runs += [(base, raw) for base, raw in data.get("clean_runs", ())]
 
     def save(self, file: Path | None) -> None:
         if file is not None:
@@ -102,6 +109,7 @@ class Found:
             "judgements": [dataclasses.asdict(one) for one in self.judgements],
             "faint": dict(self.faint),
             "unclean": self.unclean,
+            "clean_runs": self.clean_runs,
         }
 
     def show(self, everything: bool) -> None:
@@ -117,6 +125,11 @@ class Found:
             told = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faint.items()))
             console.print(f"changed nothing, not counted: {told}", highlight=False, soft_wrap=True, markup=False)
         console.print(summary(self.judgements), highlight=False, soft_wrap=True, markup=False)
+        for what, runs, allowed in (
+            ("aligned", self.clean_runs, ALIGNED),
+            ("diverging", [one.runs for one in self.judgements if one.place != "missed"], DIVERGING),
+        ):
+            console.print(cost(what, runs, allowed), highlight=False, soft_wrap=True, markup=False)
 
     def _table(self, title: str, key: Any) -> Table:
         table = Table(title=f"planted bugs {title}")
@@ -166,4 +179,18 @@ def summary(judgements: Iterable[Judgement]) -> str:
         f"{len(ones)} bugs: exact {places['exact'] / total:.1%} (target 95 %), exact or near {close / total:.1%} "
         f"(99 %), missed {places['missed']} (0), errors {places['error']}; right cause {causes['right']} of {defined}, "
         f"{causes['right'] / max(defined, 1):.1%} (80 %)"
+    )
+
+
+def cost(what: str, runs: Sequence[tuple[float, float]], allowed: tuple[float, float]) -> str:
+    """How many comparisons keep to their number of plain runs, of base and of raw and in all."""
+    known = [one for one in runs if any(one)]
+    if not known:
+        return f"{what}: runs were not counted"
+    within = sum(base <= allowed[0] + _NEARLY and raw <= allowed[1] + _NEARLY for base, raw in known)
+    in_all = sum(base + raw <= sum(allowed) + _NEARLY for base, raw in known)
+    most = [max(column) for column in zip(*known, strict=True)]
+    return (
+        f"{what}: {within} of {len(known)} within {allowed[0]:.0f} plain runs of base and {allowed[1]:.0f} of raw, "
+        f"{in_all} within {sum(allowed):.0f} in all; at most {most[0]:.1f} and {most[1]:.1f}"
     )

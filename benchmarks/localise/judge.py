@@ -36,6 +36,8 @@ class Judgement:
     causes: tuple[str, ...]
     note: str
     seconds: float
+    runs: tuple[float, float] = (0.0, 0.0)
+    """How often base and raw ran, in plain runs, for each step."""
 
 
 def judge_place(bug: Bug, path: str, phase: str) -> Place:
@@ -57,7 +59,9 @@ def judge_cause(bug: Bug, names: Sequence[str]) -> CauseFound:
     return "right" if any(word in name for word in bug.causes for name in first) else "wrong"
 
 
-def judged(pair: str, bug: Bug, effect: float, outcome: Any, seconds: float) -> Judgement:
+def judged(
+    pair: str, bug: Bug, effect: float, outcome: Any, seconds: float, runs: tuple[float, float] = (0.0, 0.0)
+) -> Judgement:
     """``outcome`` is a Result, or the exception that came in its place."""
     path, phase, note = "", "", ""
     names: tuple[str, ...] = ()
@@ -87,6 +91,7 @@ def judged(pair: str, bug: Bug, effect: float, outcome: Any, seconds: float) -> 
         names[:FIRST],
         note.splitlines()[0] if note else "",
         seconds,
+        runs,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import padiff
 from benchmarks.localise import in_functions, in_gradients, in_norms, in_outputs, in_own_code, in_training, in_weights
 from benchmarks.localise.bug import Bug, Kind
+from benchmarks.localise.counted import counting
 from benchmarks.localise.either import (
     array,
     is_floating,
@@ -52,6 +53,8 @@ class Outcome:
     """Kinds of bugs that were planted and changed nothing worth the name."""
     unclean: list[str] = field(default_factory=list)
     """What disagrees before, or after, anything is planted."""
+    clean_runs: list[tuple[float, float]] = field(default_factory=list)
+    """How often base and raw ran with nothing planted, in plain runs."""
 
 
 def run_source(source: Source, kinds: Sequence[str], limit: int, seed: int) -> Outcome:
@@ -62,7 +65,9 @@ def run_source(source: Source, kinds: Sequence[str], limit: int, seed: int) -> O
     except NotClean as error:
         outcome.unclean.append(str(error))
         return outcome
-    clean = _compare(stage, {})
+    with counting(stage.base, stage.raw) as counted:
+        clean = _compare(stage, {})
+    outcome.clean_runs.append(counted.plain())
     stage.restore()
     if isinstance(clean, Exception) or not clean.aligned:
         outcome.unclean.append(f"before: {_words(clean)}")
@@ -119,9 +124,11 @@ def _one(stage: Stage, bug: Bug, seen: dict[str, Any], outcome: Outcome) -> None
         outcome.faint[bug.kind] += 1
         return
     start = time.perf_counter()
-    with quiet(), bug.plant():
-        said = _compare(stage, dict(bug.options()) if bug.options else {}, bug.weights)
-    outcome.judgements.append(judged(stage.name, bug, effect, said, time.perf_counter() - start))
+    options = dict(bug.options()) if bug.options else {}
+    with quiet(), bug.plant(), counting(stage.base, stage.raw) as counted:
+        said = _compare(stage, options, bug.weights)
+    base, raw = (runs / options.get("steps", 1) for runs in counted.plain())
+    outcome.judgements.append(judged(stage.name, bug, effect, said, time.perf_counter() - start, (base, raw)))
 
 
 def _clean_options(stage: Stage, bug: Bug, seen: dict[str, Any], outcome: Outcome) -> bool:

@@ -29,7 +29,10 @@ def test_planted_bugs_in_slices(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(kinds) == 5
     assert written["unclean"] == []
     assert {judgement["place"] for judgement in written["judgements"]} == {"exact"}
-    assert "5 bugs: exact 100.0%" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "5 bugs: exact 100.0%" in told
+    assert "aligned: 2 of 2 within 3 plain runs of base and 1 of raw" in told
+    assert "diverging: 5 of 5 within 5 plain runs of base and 3 of raw, 5 within 8 in all" in told
 
 
 def test_clean_pairs_in_slices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
