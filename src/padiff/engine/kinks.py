@@ -25,6 +25,8 @@ WAVES = 37.0
 MANY = 64
 MOST = 0.5
 """A number on a kink moves what it is summed with, a row or a channel, and not most of a tensor of so many elements."""
+ACROSS = 1e-2
+"""How much of what differs may lie across base's gradient, where all of it is off by one factor."""
 SOME = 8
 """Nor all of so many."""
 
@@ -32,11 +34,12 @@ BACKWARD = frozenset({"backward", "gradient"})
 
 
 def may_be_kinks(faults: Iterable[Fault], state: Iterable[Comparison]) -> bool:
-    """All that differs are values of gradients, and somewhere not most of them: few numbers lie on a kink."""
+    """All that differs are values of gradients, and somewhere not most of them, nor all by one factor: few numbers lie
+    on a kink."""
     found = [*(fault.comparison for fault in faults), *(one for one in state if not one.agrees)]
     if not all(one.phase in BACKWARD and one.outcome.reason == "values" for one in found):
         return False
-    return any(not _most_differ(one.outcome.numbers) for one in found)
+    return any(not (_most_differ(one.outcome.numbers) or _by_one_factor(one.outcome.numbers)) for one in found)
 
 
 def without_kinks_beside(faults: Sequence[Fault]) -> tuple[Fault, ...]:
@@ -62,6 +65,15 @@ def _most_differ(numbers: Numbers | None) -> bool:
     if numbers.size < MANY:
         return numbers.size >= SOME and numbers.mismatched == numbers.size
     return numbers.mismatched > MOST * numbers.size
+
+
+def _by_one_factor(numbers: Numbers | None) -> bool:
+    """Whether what differs lies along base's gradient, as where all of it is multiplied; half of it may be zero, behind
+    a ReLU. What single numbers add lies across it."""
+    if numbers is None or not numbers.base_rms > 0.0:
+        return False
+    apart = numbers.rmse / numbers.base_rms
+    return 1.0 - abs(numbers.cosine) < ACROSS * apart**2 / 2
 
 
 def nudged(job: Job) -> Job | None:

@@ -1,0 +1,47 @@
+"""A gradient that is off by one factor is no number on a kink, though half of it is zero: nothing is run to ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import padiff
+from tests.engine.test_crossings import counted
+
+
+class Half(torch.autograd.Function):
+    """The identity, whose gradient is half as large again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return 1.5 * gradient
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.last = torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.act(self.first(x)))
+
+
+class Wrong(Net):
+    def forward(self, x: Any) -> Any:
+        return self.last(self.act(Half.apply(self.first(x))))
+
+
+def test_a_factor_is_told_without_other_inputs() -> None:
+    torch.manual_seed(0)
+    base, raw = Net(), Wrong()
+    called = counted(base), counted(raw)
+    result = padiff.compare(base, raw, np.random.default_rng(0).standard_normal((16, 8)).astype("float32"))
+    assert result.divergence is not None
+    assert (result.divergence.raw_path, result.divergence.phase) == ("", "backward")
+    assert [len(side) for side in called] == [5, 3]
