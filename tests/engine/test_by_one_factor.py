@@ -40,6 +40,7 @@ class Wrong(Net):
 def test_a_factor_is_told_without_other_inputs() -> None:
     torch.manual_seed(0)
     base, raw = Net(), Wrong()
+    torch.nn.init.constant_(base.first.bias, -0.5)  # most numbers are below zero
     called = counted(base), counted(raw)
     result = padiff.compare(base, raw, np.random.default_rng(0).standard_normal((16, 8)).astype("float32"))
     assert result.divergence is not None
