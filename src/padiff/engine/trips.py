@@ -39,6 +39,8 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
     raw = _inside(done.raw.calls, _around(divergence, done), set(partner))
     times = Counter(call.node for call in base), Counter(call.node for call in raw)
     unequal: list[tuple[int, str]] = []
+    taken: dict[int, Call] = {}
+    """Trips that raw takes alone."""
     paired = {other.index for _, other in done.pairs}
     for node in dict.fromkeys(call.node for call in raw):
         here, there = times[1][node], times[0][partner.get(node, -1)]
@@ -51,6 +53,8 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
         lone = sorted(more)[min(here, there)]
         path = theirs[0].path
         side, trip = "raw" if here > there else "base", min(here, there) + 1
+        if side == "raw":
+            taken[lone] = next(c for c in theirs if c.index == lone)
         text = (
             f"{path} is called {_times(there)} by base and {_times(here)} by raw: "
             f"trip {trip} is the first that {side} takes alone"
@@ -60,11 +64,33 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
     unequal += [(lone.index, text) for lone, text in lists]
     if not unequal:
         return divergence
-    text = min(unequal)[1]
-    first = next((lone for lone, told in lists if told == text), None)
+    lone, text = min(unequal)
+    first = next((call for call, told in lists if told == text), None)
+    owner = _who_calls(taken[lone], raw) if lone in taken and lone <= divergence.raw_call else None
+    if owner is not None and owner.index in _above(divergence.raw_call, raw):
+        divergence = replace(divergence, raw_path=owner.path, raw_kind=owner.kind, raw_call=owner.index)
     if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
         divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
     return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
+
+
+def _who_calls(lone: Call, calls: Sequence[Call]) -> Call | None:
+    """Whose code takes a trip too many: not a module that is taken along on it as a whole."""
+    by_index, times = {call.index: call for call in calls}, Counter(call.node for call in calls)
+    owner = by_index.get(lone.parent)
+    while owner is not None and times[owner.node] > 1:
+        owner = by_index.get(owner.parent)
+    return owner
+
+
+def _above(index: int, calls: Sequence[Call]) -> set[int]:
+    """The calls around one."""
+    by_index = {call.index: call for call in calls}
+    found: set[int] = set()
+    while index in by_index:
+        index = by_index[index].parent
+        found.add(index)
+    return found
 
 
 def _usual(calls: Sequence[Call], done: StepComparison) -> bool:
