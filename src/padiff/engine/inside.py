@@ -105,9 +105,11 @@ def _passes_on(call: Call, scenes: Scenes) -> bool:
 
 def _goes_on_alone(culprit: Culprit) -> bool:
     """Whether raw leaves out an op, and goes on inside of a call with nothing but what it has made there: of what a
-    call was given, its caller may have left it out."""
+    call was given, its caller may have left it out, and from what base has as well, its caller may go on wrongly."""
     after = culprit.raw_next
     if culprit.raw is not None or after is None or not after.call.is_op or culprit.likes is None:
+        return False
+    if _has_like(culprit.likes, 1, after):
         return False
     inside = culprit.likes.sides[1].inside
     own, others = set[int](), {slot.tensor for slot in inside.given}
