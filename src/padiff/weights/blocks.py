@@ -72,7 +72,9 @@ def norms_at_home(pairs: Sequence[UnitPair], base: Sequence[Unit]) -> list[UnitP
 
 
 def _is_norm(pair: UnitPair) -> bool:
-    return len(pair.base) == len(pair.raw) == 1 and len(pair.base[0].main.shape) == 1
+    """Whether order of use, or nothing but its shape, made a pair of two norms."""
+    told = pair.evidence.startswith(("names", "values"))
+    return not told and len(pair.base) == len(pair.raw) == 1 and len(pair.base[0].main.shape) == 1
 
 
 def _partners(known: Sequence[UnitPair], side: int) -> dict[str, str]:
