@@ -17,6 +17,7 @@ from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
 from padiff.engine.partners import alters
+from padiff.engine.prints import other_numbers
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 Sort = tuple[str, str, str]
@@ -355,6 +356,21 @@ class Blame:
                 return held is None if one is outer else held not in (None, *(slot.origin for slot in outer.inputs))
         return False
 
+    def _given_other_numbers(self, base: Call | None, outer: Call) -> bool:
+        """Whether a call is given what base's is given in another form, in parts say, and as many numbers that are not
+        base's in any order. What a call returned in which something is wrong tells nothing."""
+        if base is None or outer.parent < 0:
+            return False
+        ours, theirs = ([slot for slot in call.inputs if floating(slot.value)] for call in (base, outer))
+        if not ours or not theirs or any((outer.index, slot.origin) in self.right for slot in theirs):
+            return False
+        if any(slot.value.overwritten for slot in (*ours, *theirs)):
+            return False
+        made = {slot.origin for index in self.faulty for slot in self.met[index][1].outputs}
+        if made.intersection(slot.origin for slot in theirs):
+            return False
+        return other_numbers(*([slot.value.numpy() for slot in slots] for slots in (ours, theirs)))
+
     def _all_known(self, call: Call) -> bool:
         """Whether a call is given nothing but base's, as far as that has a partner at all."""
         if self.met.beside(call) is None:
@@ -396,7 +412,8 @@ class Blame:
         gave it nothing else where base's is given what is ``expected``."""
         blamed: Call | None = None
         for base, raw in self.met.outward(call.parent):
-            if blamed is None and not self._passed(base, raw, slot) and not self._lacks(raw, expected):
+            others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
+            if blamed is None and not others and not self._passed(base, raw, slot):
                 blamed = raw
             if blamed is not None and base is not None:
                 return base, blamed
