@@ -61,6 +61,34 @@ def test_what_modules_are_given_with_axes_merged() -> None:
     assert [slot.name for slot in (*base_alone, *raw_alone)] == ["mask", "2"]
 
 
+class Places(Tensor):
+    dtype = "int64"
+
+    def numpy(self) -> np.ndarray:
+        return np.arange(int(np.prod(self.shape))).reshape(self.shape)
+
+
+def test_tables_for_a_batch_of_one_or_for_none() -> None:
+    """Distances of places are no angles, and what marks places may say something else in another shape."""
+    base = [
+        Slot("x", 0, Tensor((2, 4, 8))),
+        Slot("distances", 1, Places((1, 4, 4))),
+        Slot("angles", 2, Tensor((1, 4, 4))),
+    ]
+    raw = [Slot("0", 0, Tensor((2, 4, 8))), Slot("1", 1, Tensor((4, 4))), Slot("2", 2, Places((4, 4)))]
+    pairs, *alone = pair_slots(base, raw, loosely=True)
+    assert sorted((one.name, other.name) for one, other in pairs) == [("angles", "1"), ("distances", "2"), ("x", "0")]
+    assert alone == [[], []]
+    flags = [Slot("x", 0, Tensor((2, 4, 8))), Slot("mask", 1, Zeros((1, 4, 4)))]
+    pairs, *_ = pair_slots(flags, raw[:2], loosely=True)
+    assert [(one.name, other.name) for one, other in pairs] == [("x", "0")]
+
+
+class Zeros(Tensor):
+    def numpy(self) -> np.ndarray:
+        return np.zeros(self.shape)
+
+
 def test_a_default_loss_goes_over_what_both_return() -> None:
     tensor, pooled = np.zeros((2, 3)), np.zeros(2)
     both = [("logits", tensor), ("aux", tensor)]

@@ -14,7 +14,7 @@ from padiff.diagnose.causes.explain import ALIKE, FIRST, MASKS, STEP, UNLIKE, WH
 from padiff.diagnose.causes.functions import erf
 from padiff.diagnose.causes.settings import by_settings
 from padiff.diagnose.causes.trial import Trial
-from padiff.records import Cause
+from padiff.records import Cause, DrawGap
 from tests.diagnose.faults import FAULTS, agrees, scene
 
 
@@ -131,6 +131,15 @@ def test_nondeterminism_comes_first() -> None:
     x = np.random.default_rng(0).normal(size=(5, 8))
     found = explain(scene({"expected": x, "found": -x, "repeats": lambda: False}, np.random.default_rng(0)))
     assert [cause.name for cause in found[:2]] == ["nondeterminism", "sign"]
+
+
+def test_a_draw_that_cannot_come_out_otherwise_is_no_cause() -> None:
+    """A layer that base drops with a chance of zero, and raw never."""
+    x = np.random.default_rng(0).normal(size=(5, 8))
+    for keeps, names in (((0.0, None), ["sign"]), ((0.1, None), ["dropout", "sign"])):
+        gap = DrawGap("base only", "layers", "", "a mask", "", masked=True, keeps=keeps)
+        found = explain(scene({"expected": x, "found": -x, "draws": (gap,)}, np.random.default_rng(0)))
+        assert [cause.name for cause in found] == names
 
 
 def test_erf_is_exact_enough() -> None:

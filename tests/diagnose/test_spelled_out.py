@@ -432,6 +432,7 @@ class Bare(torch.nn.Module):
     [
         ("gelu", None, "torch.nn.functional.gelu, which raw does not do", "missing activation"),
         ("silu", "sigmoid", "torch.nn.functional.silu (its product), which raw does not do", "activation"),
+        ("gelu", "tanh", "torch.nn.functional.gelu vs torch.Tensor.tanh", "activation"),
     ],
 )
 def test_what_only_moves_numbers_does_not_stand_for_an_op(base: str, raw: str | None, op: str, cause: str) -> None:

@@ -57,6 +57,7 @@ class CallPairing:
         self._group_of = {node: group for group in modules.groups for node in group.raw}
         self._grouped = {"base": {n for g in modules.groups for n in g.base}, "raw": set(self._group_of)}
         self._stretching = Stretching(modules.stretches)
+        self._scattered = modules.scattered
         self._gathered = {one.node: one.count for one in modules.gathered}
         self._orders = {one.node: one.occurrences for one in modules.orders}
         self.members: set[int] = set()
@@ -113,6 +114,10 @@ class CallPairing:
         if stretch is None or raw.node not in self._base_of:
             return False
         return by_the_way(self._base_calls[self._base_of[raw.node], 0], stretch, slot)
+
+    def whole(self, raw: Call) -> Call | None:
+        """Base's one call, of a module that raw calls on rows of what that is given."""
+        return self._base_calls.get((self._base_of.get(raw.node, -1), 0)) if raw.node in self._scattered else None
 
     def _derive_stretch(self, tensor: int, cut: Place, shape: tuple[int, ...] | None) -> int:
         """The number of a stretch of one of base's tensors."""

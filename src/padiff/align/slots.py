@@ -38,7 +38,8 @@ def pair_slots(
         return list(zip(left, right, strict=True)), [], []
     for same in (_same_flags, _name_and_shape, _shape) if loosely else (_name_and_shape, _shape):
         _take(pairs, left, right, same)
-    _take(pairs, left, right, _merged if loosely else _may_be)
+    for same in (_merged, _once_for_all) if loosely else (_may_be,):
+        _take(pairs, left, right, same)
     return pairs, left, right
 
 
@@ -113,6 +114,20 @@ def _merged(base: Slot, raw: Slot) -> bool:
     if len(few) < 3 or merged_axes(many, few) != len(many):
         return False
     return all(slot.value.dtype.startswith(("float", "bfloat")) and not _is_mask(slot) for slot in (base, raw))
+
+
+def _once_for_all(base: Slot, raw: Slot) -> bool:
+    """A table that one author makes for a batch of one, and the other for none: distances of places, angles. Of masks
+    see ``_merged``."""
+    few, many = sorted((base.value.shape, raw.value.shape), key=len)
+    more = len(many) - len(few)
+    if len(few) < 2 or set(many[:more]) != {1} or many[more:] != few or _family(base) != _family(raw):
+        return False
+    return not any(_is_mask(slot) for slot in (base, raw))
+
+
+def _family(slot: Slot) -> str:
+    return slot.value.dtype.rstrip("0123456789").removeprefix("b").removeprefix("u")
 
 
 def _is_mask(slot: Slot) -> bool:

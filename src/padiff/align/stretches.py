@@ -34,6 +34,23 @@ def stretches_of(modules: ModulePairs, base: Sequence[Call], raw: Sequence[Call]
     return tuple(found)
 
 
+def scattered_of(modules: ModulePairs, base: Sequence[Call], raw: Sequence[Call]) -> frozenset[int]:
+    """Modules that base calls once and raw often, on as many numbers, which are no stretches of base's: a token that is
+    kept apart from the others, and those in another order."""
+    base_of, cut = modules.base_of(), {one.node for one in stretches_of(modules, base, raw)}
+    ones, others = by_node(base), by_node(raw)
+    found: set[int] = set()
+    for node, calls in others.items():
+        wholes = ones.get(base_of.get(node, -1), [])
+        if len(wholes) != 1 or len(calls) < 2 or node in cut or not wholes[0].inputs:
+            continue
+        whole = wholes[0].inputs[0].value.shape
+        parts = [call.inputs[0].value.shape for call in calls if call.inputs]
+        if sum(map(math.prod, parts)) == math.prod(whole) and {part[-1:] for part in parts} == {whole[-1:]}:
+            found.add(node)
+    return frozenset(found)
+
+
 def by_node(calls: Sequence[Call]) -> dict[int, list[Call]]:
     found: dict[int, list[Call]] = defaultdict(list)
     for call in calls:

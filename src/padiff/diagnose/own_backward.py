@@ -8,6 +8,9 @@ from padiff.diagnose.likes import Event, Inside, Likes, Side
 from padiff.diagnose.own_code import Culprit
 from padiff.records import Array, Slot, Value
 
+FOLLOWED = ("float", "bfloat", "complex")
+"""How the names of dtypes begin that have gradients."""
+
 
 def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Array], bool]) -> Culprit:
     """The op whose outputs' gradients agree and whose inputs' don't, or which one side does not follow."""
@@ -38,9 +41,31 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
         if event.child or any(differs(slot) for slot in event.call.outputs):
             continue
         if any(differs(slot) for slot in event.call.inputs if slot.tracked):
+            stop = None if _answered(raw, event) else _stop_behind(sides[1], event)
+            if stop is not None:
+                return Culprit(None, stop, stopped="raw")
             partner = _partner(likes, event)
             return Culprit(None if partner is None or partner.child else partner, event)
     return Culprit(None, None)
+
+
+def _answered(side: Inside, event: Event) -> bool:
+    """Whether a gradient comes back to what an op returned."""
+    return any(slot.tensor in side.gradients for slot in event.call.outputs)
+
+
+def _stop_behind(side: Side, event: Event) -> Event | None:
+    """The first op, of those that go on with what one returned, that is not followed."""
+    stops = {id(one) for one, _ in _stops(side)}
+    todo = {id(event): event}
+    while todo:
+        place = min(todo, key=side.place.__getitem__)
+        one = todo.pop(place)
+        if place in stops:
+            return one
+        users = (user for slot in one.call.outputs if slot.tracked for user in side.users.get(slot.tensor, ()))
+        todo.update((id(user), user) for user in users if not user.child)
+    return None
 
 
 def _partner(likes: Likes, event: Event) -> Event | None:
@@ -80,10 +105,12 @@ def _stopped(
 
 
 def _stops(side: Side) -> Iterator[tuple[Event, Slot]]:
-    """Ops that are given what is followed, and what they return that is not."""
+    """Ops that are given what is followed, and what they return that is not. Of places nobody follows anything, and
+    paddle (3.3) says of those that topk returns that they are followed."""
     for event in side.inside.events:
         if not event.child and any(given.tracked for given in event.call.inputs):
-            yield from ((event, slot) for slot in event.call.outputs if not slot.tracked)
+            made = (slot for slot in event.call.outputs if slot.value.dtype.startswith(FOLLOWED))
+            yield from ((event, slot) for slot in made if not slot.tracked)
 
 
 def _tracked(side: Side, tensor: int) -> bool:

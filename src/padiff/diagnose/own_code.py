@@ -59,8 +59,13 @@ def first_op(base: Inside, raw: Inside) -> Culprit:
 
 
 def _one_for_another(culprit: Culprit) -> bool:
-    """Whether one op stands in the place of another as a whole: an activation, a norm."""
-    return all(event is not None and is_whole(event) for event in (culprit.base, culprit.raw))
+    """Whether one op stands in the place of another as a whole: an activation, a norm. A tanh of just what the other is
+    given is no step of any."""
+    one, other = culprit.base, culprit.raw
+    if one is None or other is None or culprit.likes is None:
+        return False
+    bent = {event.thing for event in (one, other)} & {"tanh"} and _same_given(culprit.likes, one, other)
+    return (is_whole(one) and is_whole(other)) or bool(bent and (is_whole(one) or is_whole(other)))
 
 
 def _lacks_all_of_it(culprit: Culprit) -> bool:

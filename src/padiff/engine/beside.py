@@ -11,6 +11,7 @@ from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.doubts import CONTAINERS
 from padiff.engine.frames import Frames
 from padiff.engine.partners import Partners
+from padiff.engine.prints import rows_among
 from padiff.records import Call, ModuleNode, ModuleTree, Slot, StepTrace, Tolerance, Value
 
 
@@ -141,15 +142,32 @@ class Other:
         self._partners = Partners(pairing, base_tree, tolerance)
         self._alike: set[Hashable] = set(alike)
         """Sorts of calls that are known to begin at the same place."""
+        self._scattered: set[int] = set()
+        """Raw calls that are given rows of what base's is given."""
 
     def at_start(self, call: Call) -> Call | None:
         base = self._pairing.base_call(call)
+        whole = self._pairing.whole(call)
+        if whole is not None:
+            return None if self._given_rows(whole, call) else whole
         return None if base is not None and self._partners.idles(base) and not self._given_alike(base, call) else base
+
+    def _given_rows(self, base: Call, call: Call) -> bool:
+        """Whether a call is given some rows of what base's is given, and others of the same module the rest: it is
+        right, and nothing of base's stands beside it."""
+        values = [slot.value for slot in (*base.inputs[:1], *call.inputs[:1])]
+        known = len(values) == 2 and not any(value.overwritten for value in values)
+        if known and rows_among(values[0].numpy(), values[1].numpy()):
+            self._scattered.add(call.index)
+        return call.index in self._scattered
 
     def _given_alike(self, base: Call, call: Call) -> bool:
         return len(base.inputs) != 1 or len(call.inputs) != 1 or _same(base.inputs[0], call.inputs[0])
 
     def at_end(self, call: Call) -> Call | None:
+        whole = self._pairing.whole(call)
+        if whole is not None:
+            return None if call.index in self._scattered else whole
         return self._partners.of(call, _same)
 
     def tagged(self, tag: Call) -> Call | None:

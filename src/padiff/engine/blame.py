@@ -17,6 +17,7 @@ from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
 from padiff.engine.partners import alters
+from padiff.engine.prints import other_numbers
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 Sort = tuple[str, str, str]
@@ -39,7 +40,15 @@ class Excuse(NamedTuple):
 class Blame:
     """The faults of one run, as it goes."""
 
-    def __init__(self, *, loosely: bool = False, innocent: frozenset[int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        loosely: bool = False,
+        innocent: frozenset[int] | None = None,
+        held: Callable[[Call, Array], bool] = lambda base, array: False,
+    ) -> None:
+        self._held = held
+        """Whether a call of base's goes on from these numbers."""
         self._loosely = loosely
         """The models are built differently, and calls that belong together may be given different things."""
         self.faults: list[Fault] = []
@@ -49,6 +58,8 @@ class Blame:
         self.doubts = Doubts(self.met, innocent)
         self.right: set[tuple[int, int]] = set()
         """Raw calls with the tensors that they were given and that are base's."""
+        self.has: dict[tuple[int, int], int] = {}
+        """Raw calls with the tensors of base's that they were given the like of, to that."""
         self.misfed: set[int] = set()
         """Raw calls whose first input differs: what they return may differ for that alone."""
         self._excuses: dict[int, list[Excuse]] = {}
@@ -167,7 +178,8 @@ class Blame:
 
         kept = [(fault, excuses) for fault, excuses in self._accused if not follows(fault)]
         if call.index not in self._stopped:  # else it is known where inside
-            place = next((n for n, (fault, _) in enumerate(kept) if fault.phase == "backward"), len(kept))
+            before = (n for n, (fault, _) in enumerate(kept) if fault.phase == "backward" and _is_later(call, fault))
+            place = next(before, len(kept))
             kept.insert(place, (Fault("backward", base, call, comparison, side=side), []))
         self._accused = kept
 
@@ -243,11 +255,15 @@ class Blame:
         if phase == "forward" and self._misled(call):
             return
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
-        place = self._around(call, other) if between else (base, call)
+        expected = one if (phase, role) == ("forward", "input") and other is call.inputs[0] else None
+        place = self._around(call, other, expected) if between else (base, call)
         maker = self._maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
-        last = None if maker is None else self.met.last_child(maker)
+        early = None if maker is None else self._ends_early(call, maker, other)
+        if maker is not None and early is None and self._held(place[0], other.value.numpy()):
+            maker = None  # it made what base makes, and goes on from elsewhere
+        last = None if maker is None else self.met.last_child(maker if early is None else early[1])
         if maker is not None:  # it is handed on just as that call returned it
-            place, between = (place[0], maker), last is not None
+            place, between = early or (place[0], maker), early is not None or last is not None
         after = self.met.child_of(place[1], call) if between and maker is None else None
         if after is not None and phase == "backward" and self._comes_from_moved(after):
             return
@@ -307,6 +323,16 @@ class Blame:
             maker = self._made_alone.get(maker.inputs[0].origin)
         return None if maker is None or self.met.inside(call, maker) else maker
 
+    def _ends_early(self, call: Call, maker: Call, slot: Slot) -> tuple[Call, Call] | None:
+        """The call with a partner, around the one that made something, that returns just that where base's goes on from
+        it: a block without its last norm."""
+        for base, outer in self.met.outward(maker.parent):
+            if self.met.inside(call, outer) or slot.origin not in [one.origin for one in outer.outputs]:
+                return None
+            if base is not None:
+                return (base, outer) if self._held(base, slot.value.numpy()) else None
+        return None
+
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
         found: set[int] = set()
@@ -315,6 +341,41 @@ class Blame:
                 break
             found.add(outer.index)
         return found
+
+    def _lacks(self, outer: Call, expected: Slot | None) -> bool:
+        """Whether base's call was given what it passes on there, and this one was not: keys of a decoder that gets no
+        memory. Its code may do no better. Of a call without partner, the nearest around it that has one tells."""
+        if expected is None or outer.parent < 0 or not self._all_known(outer):
+            return False
+        for base, one in self.met.outward(outer.index):
+            if base is not None:
+                held = self.has.get((one.index, expected.origin))
+                given = {slot.origin for slot in base.inputs}
+                if expected.origin not in given or len(given) < 2:
+                    return False
+                return held is None if one is outer else held not in (None, *(slot.origin for slot in outer.inputs))
+        return False
+
+    def _given_other_numbers(self, base: Call | None, outer: Call) -> bool:
+        """Whether a call is given what base's is given in another form, in parts say, and as many numbers that are not
+        base's in any order. What a call returned in which something is wrong tells nothing."""
+        if base is None or outer.parent < 0:
+            return False
+        ours, theirs = ([slot for slot in call.inputs if floating(slot.value)] for call in (base, outer))
+        if not ours or not theirs or any((outer.index, slot.origin) in self.right for slot in theirs):
+            return False
+        if any(slot.value.overwritten for slot in (*ours, *theirs)):
+            return False
+        made = {slot.origin for index in self.faulty for slot in self.met[index][1].outputs}
+        if made.intersection(slot.origin for slot in theirs):
+            return False
+        return other_numbers(*([slot.value.numpy() for slot in slots] for slots in (ours, theirs)))
+
+    def _all_known(self, call: Call) -> bool:
+        """Whether a call is given nothing but base's, as far as that has a partner at all."""
+        if self.met.beside(call) is None:
+            return True
+        return all((call.index, slot.origin) in self.right for slot in call.inputs if floating(slot.value))
 
     def _passed(self, base: Call | None, outer: Call, slot: Slot) -> bool:
         """Whether a call was given this very tensor, and wrong: what was right when it came is not passed on, but
@@ -346,11 +407,13 @@ class Blame:
                 break
         return excuses
 
-    def _around(self, call: Call, slot: Slot) -> tuple[Call, Call]:
-        """Whose code hands this tensor to the call: the call around it, or one further out that passed it on."""
+    def _around(self, call: Call, slot: Slot, expected: Slot | None = None) -> tuple[Call, Call]:
+        """Whose code hands this tensor to the call: the call around it, or one further out that passed it on, or that
+        gave it nothing else where base's is given what is ``expected``."""
         blamed: Call | None = None
         for base, raw in self.met.outward(call.parent):
-            if blamed is None and not self._passed(base, raw, slot):
+            others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
+            if blamed is None and not others and not self._passed(base, raw, slot):
                 blamed = raw
             if blamed is not None and base is not None:
                 return base, blamed
@@ -389,6 +452,11 @@ class Blame:
         """Whether no call is known to have returned the right thing though it was given that."""
         idle = self._idle, self._idle_in_doubt
         return not any(excuse.sort in known or excuse.tensors in known for known in idle)
+
+
+def _is_later(call: Call, fault: Fault) -> bool:
+    """Whether gradients come to a call before they come to where a fault is."""
+    return (fault.after or fault.raw).index < call.index
 
 
 def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:

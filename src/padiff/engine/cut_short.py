@@ -9,19 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from padiff.engine.calls_met import outward, parents_of
-from padiff.engine.going_along import Prints, told_apart
+from padiff.engine.prints import Prints, told_apart
 from padiff.records import Call, Fault, Slot, StepTrace
 
-
-def first_cut_short(doubts: Sequence[Fault], base: StepTrace, raw: StepTrace) -> int | None:
-    """The first raw call among these that ends too early; both ran with their ops watched."""
-    ordered = sorted((one for one in doubts if one.found is not None), key=lambda one: one.raw.index)
-    return next((one.raw.index for one in ordered if _cut_short(one, base, raw)), None)
+Likes = Callable[[Fault], Sequence[Fault]]
+"""Other calls of the two classes of one that is in doubt."""
 
 
-def not_as_a_rule(
-    doubts: Iterable[Fault], likes: Callable[[Fault], Sequence[Fault]], ending_elsewhere: frozenset[int]
-) -> list[Fault]:
+def first_cut_short(doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, likes: Likes | None = None) -> int | None:
+    """The first raw call among these that ends too early, and whose ``likes`` all do; both ran with their ops
+    watched."""
+
+    def short(one: Fault) -> bool:
+        return one.found is not None and _cut_short(one, base, raw)
+
+    ordered = sorted(doubts, key=lambda one: one.raw.index)
+    return next(
+        (one.raw.index for one in ordered if short(one) and (likes is None or all(map(short, likes(one))))), None
+    )
+
+
+def not_as_a_rule(doubts: Iterable[Fault], likes: Likes, ending_elsewhere: frozenset[int]) -> list[Fault]:
     """Those of which not all likes end elsewhere, as far as there are any: what is missing after the others was left
     out by who calls them, as what comes after their likes is done there."""
     return [one for one in doubts if not _all_in(likes(one), ending_elsewhere)]

@@ -13,8 +13,9 @@ from typing import Any
 from padiff.capture.one_step import Arguments
 from padiff.capture.returned import returned
 from padiff.compare.layouts import compare_in_any_layout
-from padiff.engine.going_along import Prints, best_of, made_inside
+from padiff.engine.going_along import best_of, made_inside
 from padiff.engine.outputs import Named, paired_outputs
+from padiff.engine.prints import Prints
 from padiff.engine.stored import StoredTree, stored_returned
 from padiff.engine.telling_parts import layers_in, told_by_layers
 from padiff.frameworks.tree import LiveTree

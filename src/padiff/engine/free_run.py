@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from padiff.align import CallPairing, gathered_of, stretches_of
+from padiff.align import CallPairing, gathered_of, scattered_of, stretches_of
 from padiff.capture.held import Held
 from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments
@@ -86,7 +86,8 @@ class FreeRun:
         parts = stretches_of(self.modules, done.base.calls, done.raw.calls)
         orders = () if self.watcher is None else self.watcher.orders(done.raw)
         several = gathered_of(self.modules, done.base.calls, done.raw.calls)
-        self.modules = replace(self.modules, stretches=parts, gathered=several, orders=orders)
+        rows = scattered_of(self.modules, done.base.calls, done.raw.calls)
+        self.modules = replace(self.modules, stretches=parts, gathered=several, orders=orders, scattered=rows)
         if orders or not all(part.single for part in parts):  # those wait for a second look, which few models need
             with self._base.again(), self._raw.again():
                 done = self._side_by_side(apart=True)

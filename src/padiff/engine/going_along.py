@@ -6,64 +6,19 @@ ways to fill raw, the one by which most of what is computed there is also comput
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-
-import numpy as np
 
 from padiff.capture.draws import Steady
 from padiff.capture.feeding import Feed
 from padiff.capture.one_step import Arguments
 from padiff.capture.ops import WantedOps
 from padiff.capture.session import Session
-from padiff.engine.families import floating
+from padiff.engine.prints import Prints, told_apart
 from padiff.engine.scenes import Reached
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, Call, Fault, Slot, StepTrace, Value
-
-LEAST = 8
-"""Elements of a tensor that is told from others by its numbers."""
-_MARKS = 33
-_NEAR = 1e-4
-"""How far such numbers may lie apart, relative to their size: rounding is less, another tensor's are more."""
-
-
-class Prints:
-    """What tensors hold, in whatever order: how many numbers, and the marks that cut them, sorted, into equal parts."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, list[Array]] = {}
-
-    def add(self, array: Array) -> None:
-        """Keep a tensor's, unless one that holds the same is known."""
-        marks = _marks(array)
-        if marks is not None and not self._find(array.size, marks):
-            self._known.setdefault(array.size, []).append(marks)
-
-    def shared(self, other: Prints) -> int:
-        """How many of these another has, too."""
-        return sum(other._find(size, marks) for size, known in self._known.items() for marks in known)
-
-    def hold(self, array: Array) -> bool:
-        """Whether there is a tensor of the same numbers."""
-        marks = _marks(array)
-        return marks is not None and self._find(array.size, marks)
-
-    def _find(self, size: int, marks: Array) -> bool:
-        scale = float(np.sqrt(np.mean(marks**2)))
-        return any(float(np.abs(one - marks).max()) <= _NEAR * scale for one in self._known.get(size, ()))
-
-
-def _marks(array: Array) -> Array | None:
-    if array.size < LEAST or not np.isfinite(array).all():
-        return None
-    ordered = np.sort(array, axis=None).astype(np.float64)
-    if ordered[0] == ordered[-1]:
-        return None
-    marks: Array = ordered[np.linspace(0, array.size - 1, _MARKS).round().astype(int)]
-    return marks
+from padiff.records import Call, Fault, StepTrace, Value
 
 
 class _UpTo:
@@ -89,13 +44,6 @@ class _UpTo:
 def _values(call: Call) -> Iterator[Value]:
     for one in (*call.ops, call):
         yield from (slot.value for slot in told_apart(one.outputs))
-
-
-def told_apart(slots: Iterable[Slot]) -> Iterator[Slot]:
-    """Those whose numbers tell them from others."""
-    for slot in slots:
-        if floating(slot.value) and not slot.value.overwritten and math.prod(slot.value.shape) >= LEAST:
-            yield slot
 
 
 def made_inside(live: LiveTree, arguments: Arguments, place: str) -> Prints:

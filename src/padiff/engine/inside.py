@@ -8,11 +8,13 @@ from functools import partial
 
 from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, PASSIVE, pair_slots, same_thing
 from padiff.compare.layouts import agree_in_any_layout
+from padiff.diagnose import divergences_of
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
+from padiff.engine.given_masks import given_wrongly
 from padiff.engine.returned_besides import returned_wrong
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
@@ -31,6 +33,7 @@ from padiff.records import (
     FIRST_OP,
     Array,
     Call,
+    Cause,
     Divergence,
     Fault,
     ModuleTree,
@@ -80,9 +83,15 @@ def with_op(
     elif fault.phase == "forward" and _goes_on_alone(culprit):
         assert culprit.raw_next is not None
         named = _at(named, culprit.raw_next.call.parent, scenes)
-    if not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes):
-        return named
-    return replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+    sure = not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes)
+    told = named if sure else replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+    giver = given_wrongly(culprit, fault, scenes)
+    if giver is None:
+        return told
+    ((other, _),) = divergences_of([giver], (), [(giver.base, giver.raw)])
+    masks = tuple(cause for cause in told.causes if cause.name.startswith("mask"))
+    text = f"{divergence.raw_path} is given a mask that leaves out other places than the one that base's makes itself"
+    return replace(other, comparison=told.comparison, causes=masks or (Cause("mask", text, SURE),))
 
 
 def _coded(culprit: Culprit, fault: Fault, scenes: Scenes) -> tuple[bool, bool]:
@@ -105,9 +114,11 @@ def _passes_on(call: Call, scenes: Scenes) -> bool:
 
 def _goes_on_alone(culprit: Culprit) -> bool:
     """Whether raw leaves out an op, and goes on inside of a call with nothing but what it has made there: of what a
-    call was given, its caller may have left it out."""
+    call was given, its caller may have left it out, and from what base has as well, its caller may go on wrongly."""
     after = culprit.raw_next
     if culprit.raw is not None or after is None or not after.call.is_op or culprit.likes is None:
+        return False
+    if _has_like(culprit.likes, 1, after):
         return False
     inside = culprit.likes.sides[1].inside
     own, others = set[int](), {slot.tensor for slot in inside.given}

@@ -24,6 +24,7 @@ from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
 from padiff.engine.local_comparing import Key, LocalComparing
 from padiff.engine.moved import Moved, valued
+from padiff.engine.prints import goes_on_from
 from padiff.engine.saturation import Saturation
 from padiff.engine.shares import Share, shares_of, summed, watch_copies
 from padiff.engine.silent import Place, Silent, nothing
@@ -76,7 +77,7 @@ class LocalRun:
         self._change = change
         self.pairs: list[tuple[Call, Call]] = []
         self.elsewhere = Elsewhere()
-        self._blame = Blame(loosely=loosely, innocent=innocent)
+        self._blame = Blame(loosely=loosely, innocent=innocent, held=partial(goes_on_from, reference.trace))
         sends = reference.contributions, reference.arrivals
         self.compared = LocalComparing(
             reference.trace.step,
@@ -160,6 +161,7 @@ class LocalRun:
             if outcome.agrees:
                 self._blame.doubts.dispel(one, other)
                 self._blame.right.add((call.index, other.origin))
+                self._blame.has.setdefault((call.index, one.origin), other.origin)
                 if other is call.inputs[0]:
                     self._beside.begun_alike(base, call)
                     self._blame.doubts.goes_on(call)

@@ -84,7 +84,7 @@ class UntilSure:
         innocent = ending_elsewhere([*rivals, *likes], self._watched)
         if all(one.raw.index in innocent for one in rivals):
             single = not_as_a_rule(rivals, found.run.likes, innocent)
-            if single:
-                watched = self.fed(alike, None, lambda _: True, ops=True).trace
-                innocent -= {first_cut_short(single, self._watched, watched)}
+            watched = self.fed(alike, None, lambda _: True, ops=True).trace
+            short = first_cut_short(single or rivals, self._watched, watched, None if single else found.run.likes)
+            innocent -= {short}
         return self.fed(alike, innocent, doubtful)

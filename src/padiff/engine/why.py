@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from padiff.diagnose import divergences_of
@@ -42,11 +42,30 @@ def explained_places(located: Located) -> list[Divergence]:
         _explained(located, divergence, fault, code, watched)
         for (divergence, fault), code in zip(found[:MOST_EXPLAINED], blamed, strict=True)
     ]
-    every = few + [divergence for divergence, _ in found[MOST_EXPLAINED:]]
+    further = _unless_around(few, [divergence for divergence, _ in found[:MOST_EXPLAINED]], found[MOST_EXPLAINED:])
+    every = few + further
     first: dict[str, Divergence] = {}
     for divergence in every:  # what was found at one place and turned out to lie in another, where more follows from it
         first.setdefault(divergence.raw_path, divergence)
     return list(first.values())
+
+
+def _unless_around(
+    told: Sequence[Divergence], found: Sequence[Divergence], rest: Sequence[tuple[Divergence, Fault | None]]
+) -> list[Divergence]:
+    """The rest, without modules of classes of which one was found, and told to be given something wrong by a module
+    around them."""
+    around = {
+        (one.raw_path, other.raw_kind)
+        for one, other in zip(told, found, strict=True)
+        if one.raw_path != other.raw_path
+        and f"{other.raw_path}.".startswith(f"{one.raw_path}." if one.raw_path else "")
+    }
+    return [
+        divergence
+        for divergence, _ in rest
+        if not any(divergence.raw_kind == kind and divergence.raw_path.startswith(path) for path, kind in around)
+    ]
 
 
 def _explained(

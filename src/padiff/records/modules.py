@@ -190,6 +190,9 @@ class ModulePairs(PlainData):
     """Modules of raw of which one call does what several of base do; known once both have run."""
     orders: tuple[Order, ...] = ()
     """Modules whose calls belong together in another order; known once both have run."""
+    scattered: frozenset[int] = frozenset()
+    """Nodes of raw that are called on rows of what base's one call is given, in whatever order; known once both have
+    run."""
 
     def cut(self) -> frozenset[int]:
         """Nodes of raw that one side calls often on stretches of what the other's one call is given."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress
 
+from padiff.weights.blocks import norms_at_home
 from padiff.weights.branches import branches_sorted
 from padiff.weights.chains import chain_at, chain_score, norms_along
 from padiff.weights.fitting import UnitPair, first_role, fits, in_part_order, pair_up, parent, score, signature
@@ -53,6 +54,7 @@ def _without_buffers(units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
 
 
 def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[list[UnitPair], list[Unit], list[Unit]]:
+    every = base, raw
     pairs = by_names(base, raw)
     base, raw = rest(base, raw, pairs)
     found = parts_by_names(base, raw)
@@ -61,7 +63,7 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
     valued = by_values(base, raw) if values else []
     stacked, base, raw = pair_stacks(*rest(base, raw, valued))
     pairs += valued + stacked
-    found = _in_order(base, raw)
+    found = _used_first(base, raw)
     pairs += found
     base, raw = rest(base, raw, found)
     found, base, raw = _leftovers(base, raw, found)
@@ -70,10 +72,29 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
     pairs += found
     found, base, raw = _of_other_sizes(*rest(base, raw, found))
     pairs += found
+    if at_home := norms_at_home(pairs, every[0]):
+        pairs = at_home
+        pairs += _in_order(*rest(*every, pairs))
+        found, base, raw = _leftovers(*rest(*every, pairs), pairs)
+        pairs += found
     if any(unit.required for unit in base) and any(unit.required for unit in raw):
         found, base, raw = _in_halves(base, raw)
         pairs += found
     return pairs, list(base), list(raw)
+
+
+def _used_first(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
+    """Pairs by order of use. What one side never uses, a norm that was left out, stands last among its units, and is
+    no partner there for what the other side uses last."""
+    used = [[unit for unit in units if unit.use < math.inf] for units in (base, raw)]
+    if not all(used) or all(len(some) == len(every) for some, every in zip(used, (base, raw), strict=True)):
+        return _in_order(base, raw)
+    found = _in_order(*used)
+    for side in (0, 1):
+        left = list(rest(base, raw, found))
+        left[side] = [unit for unit in left[side] if unit.use == math.inf]
+        found += _in_order(*left)
+    return found
 
 
 def _in_order(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:

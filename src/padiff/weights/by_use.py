@@ -96,13 +96,14 @@ def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:
-    """A head of raw that base computes from its embedding: filled from the embedding."""
+    """A head of raw that base computes from its embedding: filled from the embedding. A table that raw makes itself is
+    no head."""
     pairs: list[UnitPair] = []
     rest: list[Unit] = []
     tables = [unit for unit in base if unit.layer == "embedding"]
     for unit in raw_left:
         source = next((table for table in tables if _same_table(table, unit)), None)
-        if source is None or "bias" in unit.atoms:
+        if source is None or "bias" in unit.atoms or unit.main.held.role != "parameter":
             rest.append(unit)
         else:
             pairs.append(UnitPair((source,), (unit,), "base computes it from its embedding", 0.8))

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from padiff.weights.fitting import numbered_alike, parent, part_role, return_as_much
 from padiff.weights.units import UNKNOWN, Atom, Unit
-from padiff.weights.words import likeness
+from padiff.weights.words import likeness, words_of
 
+OUTPUT = frozenset({"out", "output"})
+"""Names of what comes after attention."""
 MOST_JOINED = 4
 MOST_ADDED = 16
 CHANNELWISE = frozenset({"batch_norm", "instance_norm", "group_norm", "prelu"})
@@ -136,7 +138,14 @@ def part_of(part: Atom, whole: Atom) -> tuple[tuple[int, ...], int]:
 def join_score(parts: Sequence[Unit], whole: Unit) -> float:
     alike = max(likeness(parent(part), parent(whole)) for part in parts)
     together = 1.0 if len({parent(part) for part in parts}) == 1 else 0.5 if _cousins(parts) else -2.0
-    return len(parts) * 3.5 + 2.0 * alike + together + _roles_told(parts) + numbered_alike(parts[0], whole)
+    told = 2.0 * alike + together + _roles_told(parts) + numbered_alike(parts[0], whole)
+    return 0.0 if _follows_another(parts) else len(parts) * 3.5 + told
+
+
+def _follows_another(parts: Sequence[Unit]) -> bool:
+    """Whether one is given what attention makes of the others: nobody does these at once."""
+    last = [bool(OUTPUT.intersection(words_of(part.label.rpartition(".")[2]))) for part in parts]
+    return any(last) and any(part_role(part) in ("query", "key", "value") for part in parts)
 
 
 def _cousins(parts: Sequence[Unit]) -> bool:

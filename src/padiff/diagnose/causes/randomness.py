@@ -10,6 +10,9 @@ from padiff.diagnose.causes.ratios import told
 from padiff.diagnose.causes.trial import Trial
 from padiff.records import Cause
 
+CERTAIN = (0.0, 1.0)
+"""What masks keep that come out the same whatever is drawn: a layer that is dropped with a chance of zero."""
+
 
 def nondeterminism(trial: Trial) -> Iterator[Cause]:
     """Base differs from itself when it runs again on the same inputs."""
@@ -26,7 +29,7 @@ def drawn_otherwise(trial: Trial) -> Iterator[Cause]:
             tested = trial.same_shape and trial.finite and trial.repairs(trial.found * (raw / base))
             told = f"{text}; scaled as base scales, the outputs agree" if tested else text
             yield Cause("dropout", told, 0.965 if tested else 0.95, tested)
-        else:
+        elif not (base in CERTAIN or raw in CERTAIN) or gap.reason == "parameters":
             yield Cause("dropout" if gap.masked else "random draws", str(gap), 0.93, tested=False)
 
 
