@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 import torch
 from torch import nn
@@ -154,3 +155,45 @@ def test_what_a_module_of_raws_own_leaves_out(bug: str, path: str) -> None:
     assert found is not None
     assert (found.phase, found.raw_path) == ("forward", path), str(found)
     assert found.op is not None and found.op.raw == ""
+
+
+class FirstPlace(torch.nn.Module):
+    """Base takes the first place as it is; a head follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
+        self.dense, self.out = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x + torch.sin(self.mix(x)))
+        return self.out(torch.relu(self.dense(x[:, 0])))
+
+
+class ExtraPooling(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj, self.tanh = paddle.nn.Linear(6, 6), paddle.nn.Tanh()
+
+    def forward(self, x: Any) -> Any:
+        return self.tanh(self.proj(x[:, 0]))
+
+
+class PooledPlace(paddle.nn.Layer):
+    """Pools before the head, which base does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.ln, self.pooling = paddle.nn.Linear(6, 6), paddle.nn.LayerNorm(6), ExtraPooling()
+        self.hidden, self.last = paddle.nn.Linear(6, 8), paddle.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.ln(x + paddle.sin(self.fc(x)))
+        return self.last(paddle.nn.functional.relu(self.hidden(self.pooling(x))))
+
+
+def test_a_module_of_several_steps_that_base_has_nothing_of_is_named_as_a_whole() -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
+    found = padiff.compare(FirstPlace(), PooledPlace(), x).divergence
+    assert found is not None and (found.raw_path, found.phase) == ("pooling", "forward"), str(found)

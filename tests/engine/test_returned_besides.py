@@ -67,3 +67,72 @@ def test_who_returned_it_or_who_adds_it_up(bug: str, place: str, line: str) -> N
     found = padiff.compare(Flows(), Port(bug), X).divergence
     assert found is not None and found.raw_path == place, str(found)
     assert found.op is not None and found.op.raw_line is not None and found.op.raw_line.text.startswith(line)
+
+
+class Pool(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(self.dense(x[:, 0]))
+
+
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm, self.pooler = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), Pool()
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x + torch.relu(self.mix(x)))
+        return x, self.pooler(x)
+
+
+class Said(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = Words(), torch.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.words(x)[1])
+
+
+class Pooler(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.bug = bug
+        if bug != "dense":
+            self.proj = paddle.nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        if self.bug == "dense":
+            return x[:, 0]
+        return self.proj(x[:, 0]) if self.bug == "tanh" else paddle.tanh(self.proj(x[:, 0]))
+
+
+class Backbone(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.fc, self.ln, self.pooler = paddle.nn.Linear(6, 6), paddle.nn.LayerNorm(6), Pooler(bug)
+
+    def forward(self, x: Any) -> Any:
+        x = self.ln(x + paddle.nn.functional.relu(self.fc(x)))
+        return x, self.pooler(x)
+
+
+class Speech(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.backbone, self.classifier = Backbone(bug), paddle.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.classifier(self.backbone(x)[1])
+
+
+@pytest.mark.parametrize("bug", ["dense", "tanh"])
+def test_what_a_call_hands_on_besides_is_of_the_one_inside_that_returned_it(bug: str) -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
+    assert padiff.compare(Said(), Speech(""), x).aligned
+    found = padiff.compare(Said(), Speech(bug), x).divergence
+    assert found is not None and found.raw_path == "backbone.pooler", str(found)

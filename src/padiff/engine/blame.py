@@ -187,6 +187,8 @@ class Blame:
     ) -> None:
         """A call returns something else besides its first output, which may be a mask or a cache in another form: who
         hands on that very tensor, or returns it, will tell whether it matters."""
+        if self.doubts.returned(other) is not None:  # it merely hands on what one inside of it returned
+            return
         if not self._misled(call) and call.index not in self.misfed:
             expected = np.array(one.value.numpy() if arranged is None else arranged)
             fault = Fault("forward", base, call, comparison, expected=expected, found=np.array(other.value.numpy()))
@@ -245,7 +247,7 @@ class Blame:
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         place = self._around(call, other) if between else (base, call)
         maker = self._maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
-        last = None if maker is None else self.met.last_child(maker)
+        last = None if maker is None or self._wholly_alone(maker) else self.met.last_child(maker)
         if maker is not None:  # it is handed on just as that call returned it
             place, between = (place[0], maker), last is not None
         after = self.met.child_of(place[1], call) if between and maker is None else None
@@ -305,7 +307,22 @@ class Blame:
         maker = self._made_alone.get(slot.origin)
         while maker is not None and not alters(maker):
             maker = self._made_alone.get(maker.inputs[0].origin)
-        return None if maker is None or self.met.inside(call, maker) else maker
+        if maker is None or self.met.inside(call, maker):
+            return None
+        made = maker.outputs[0].origin
+        for _, outer in self.met.outward(maker.parent):
+            steps = [one for one in self.met.all_inside(outer) if alters(one)]
+            whole = self.met.as_ended(outer)
+            if len(steps) < 2 or whole is None or made not in {one.origin for one in whole.outputs}:
+                break
+            if not self._wholly_alone(outer):
+                break
+            maker = whole
+        return maker
+
+    def _wholly_alone(self, call: Call) -> bool:
+        """Whether base has nothing for a call, nor for any inside of it."""
+        return not any(self.met.has_partner(one.node) for one in (call, *self.met.all_inside(call)))
 
     def _passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
