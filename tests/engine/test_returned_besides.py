@@ -136,3 +136,55 @@ def test_what_a_call_hands_on_besides_is_of_the_one_inside_that_returned_it(bug:
     assert padiff.compare(Said(), Speech(""), x).aligned
     found = padiff.compare(Said(), Speech(bug), x).divergence
     assert found is not None and found.raw_path == "backbone.pooler", str(found)
+
+
+class Attend(torch.nn.Module):
+    """May return keys and values besides, to be kept."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.keeps = *(torch.nn.Linear(6, 6) for _ in range(3)), keeps
+
+    def forward(self, x: Any, other: Any = None, mask: Any = None) -> Any:
+        k, v = self.k(x if other is None else other), self.v(x if other is None else other)
+        scores = self.q(x) @ k.transpose(-1, -2)
+        scores = scores if mask is None else scores + (1.0 - mask[:, None]) * -1e4
+        found = torch.softmax(scores, -1) @ v
+        return (found, k, v) if self.keeps and other is not None else (found,)
+
+
+class Mixed(torch.nn.Module):
+    def __init__(self, keeps: bool, slope: float) -> None:
+        super().__init__()
+        self.own, self.cross, self.slope = Attend(keeps), Attend(keeps), slope
+        self.up, self.down = torch.nn.Linear(6, 9), torch.nn.Linear(9, 6)
+
+    def forward(self, x: Any, other: Any, mask: Any = None) -> Any:
+        x = x + self.own(x, mask=mask)[0]
+        x = x + self.cross(x, other)[0]
+        return x + self.down(torch.nn.functional.leaky_relu(self.up(x), self.slope))
+
+
+class Reader(torch.nn.Module):
+    """Its port keeps what it attends to in the second half, and leaves nothing out of the first."""
+
+    def __init__(self, port: bool = False, slope: float = 0.1) -> None:
+        super().__init__()
+        self.port, self.first = port, Attend(port)
+        self.blocks = torch.nn.ModuleList(Mixed(port, slope if k == 1 else 0.1) for k in range(3))
+
+    def forward(self, x: Any) -> Any:
+        other = self.first(x)[0]
+        mask = {"mask": torch.ones(x.shape[:2])} if self.port else {}
+        for block in self.blocks:
+            x = block(x, other, **mask)
+        return x
+
+
+def test_what_is_kept_by_some_of_a_class_and_a_mask_of_nothing_are_no_place() -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
+    assert padiff.compare(Reader(), Reader(port=True), x).aligned
+    found = padiff.compare(Reader(), Reader(port=True, slope=0.4), x).divergence
+    assert found is not None and found.raw_path == "blocks.1", str(found)
+    assert found.op is not None and found.op.raw_line is not None and "leaky_relu" in found.op.raw_line.text

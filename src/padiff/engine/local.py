@@ -204,6 +204,8 @@ class LocalRun:
         more = len(base.inputs) > len(given)
         has, lacks = ("base", "raw") if more else ("raw", "base")
         for slot in only_base if more else only_raw:
+            if _leaves_nothing_out(slot):
+                continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")
             comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
@@ -422,6 +424,14 @@ class LocalRun:
         self._blame.look()
         faults = self.silent.without_lacking(self.faults)
         self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
+
+
+def _leaves_nothing_out(slot: Slot) -> bool:
+    """Whether a mask is the same everywhere, and so as good as none."""
+    if "mask" not in slot.name or slot.tracked or slot.value.overwritten:
+        return False
+    values = slot.value.numpy()
+    return values.size > 1 and bool((values == values.flat[0]).all())
 
 
 def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
