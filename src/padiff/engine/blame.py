@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from padiff.compare.layouts import framed
-from padiff.compare.masks import mean_the_same
+from padiff.compare.masks import in_another_form, mean_the_same
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
@@ -413,9 +413,10 @@ def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
 
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
-    """Whether what a call is given besides is a mask in another dtype, or an index of another width: no excuse."""
+    """Whether what a call is given besides is a mask in another dtype, or in a form that may mean the same, or an index
+    of another width: no excuse."""
     if floating(one.value) and floating(other.value):
-        return False
+        return in_another_form(one.value.numpy(), other.value.numpy()) is not None
     return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())
 
 

@@ -115,7 +115,14 @@ def localise(
         calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
         return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
-    def fed(alike: Sorts, innocent: frozenset[int] | None, doubtful: Doubtful | None, *, ops: bool = False) -> Ran:
+    def fed(
+        alike: Sorts,
+        innocent: frozenset[int] | None,
+        doubtful: Doubtful | None,
+        *,
+        ops: bool = False,
+        masks: bool = False,
+    ) -> Ran:
         run = LocalRun(
             reference,
             beside(alike),
@@ -125,6 +132,7 @@ def localise(
             gallery=Gallery(),
             following=raw.live.adapter.grad_enabled,
             innocent=innocent,
+            masks=masks,
         )
         del left[1:]
         if half_way:
