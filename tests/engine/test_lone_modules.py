@@ -197,3 +197,83 @@ def test_a_module_of_several_steps_that_base_has_nothing_of_is_named_as_a_whole(
     x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
     found = padiff.compare(FirstPlace(), PooledPlace(), x).divergence
     assert found is not None and (found.raw_path, found.phase) == ("pooling", "forward"), str(found)
+
+
+class Flat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.fc(self.norm(x))
+
+
+class Once(nn.Module):
+    """Blocks with their layers in them, in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.blocks = nn.Sequential(Flat(), Flat())
+
+    def forward(self, x: Any) -> Any:
+        return self.leave(self.blocks(self.enter(x)))
+
+
+class Adding(nn.Module):
+    """Base has none: it adds in the block around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0)
+
+    def forward(self, x: Any, residual: Any) -> Any:
+        return self.drop(self.dense(x)) + residual
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.output = nn.LayerNorm(WIDTH), Adding()
+
+    def forward(self, x: Any) -> Any:
+        return self.output(self.before(x), x)
+
+
+class Steps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Step() for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        for step in self.layer:
+            x = step(x)
+        return x
+
+
+class Stage(nn.Module):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.first, self.steps, self.times = nn.Linear(WIDTH, WIDTH), Steps(), times
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        for _ in range(self.times):
+            x = self.steps(x)
+        return x
+
+
+class Staged(nn.Module):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.stage, self.head = Stage(times), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.stage(x))
+
+
+def test_modules_that_are_called_once_more_are_not_named_but_who_calls_them() -> None:
+    torch.manual_seed(0)
+    assert padiff.compare(Once(), Staged(1), ROWS).aligned
+    found = padiff.compare(Once(), Staged(2), ROWS).divergence
+    assert found is not None and found.raw_path == "stage.steps.layer.0", str(found)  # the first of the second round

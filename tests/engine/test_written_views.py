@@ -10,6 +10,9 @@ import pytest
 import torch
 
 import padiff
+from padiff.capture.gradient_log import GradientLog
+from padiff.capture.seen_tensors import SeenTensors
+from padiff.frameworks import adapter_named
 
 X = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
 
@@ -68,3 +71,19 @@ def test_a_gradient_that_is_wrong_behind_the_write_is_named() -> None:
     for how in ("sum", "part", "heads"):
         found = padiff.compare(Writing(how), Making(how, bug=True), X).divergence
         assert found is not None and (found.raw_path, found.phase) == ("", "backward"), str(found)
+
+
+def test_what_was_let_go_of_is_not_asked_when_its_memory_is_written_again() -> None:
+    adapter = adapter_named("torch")
+    log = GradientLog(adapter)
+    log.taking = True
+    tensors = SeenTensors(adapter, log.follow(), gradients=True, hooks=True)
+    whole = torch.randn(2, 3, requires_grad=True) * 1.0
+    gone, kept = whole.view(3, 2), whole.view(6)
+    first, second = (tensors.known(view, hooked=True) for view in (gone, kept))
+    tensors.about_to_write(torch.zeros(1))  # from now on it is known whose memory each reads
+    first.release()
+    tensors.about_to_write(kept)
+    kept *= 2.0
+    whole.sum().backward()
+    assert np.array_equal(log[second.number].numpy(), np.full(6, 2.0, dtype="float32"))

@@ -125,8 +125,9 @@ class SeenTensors:
                 self._by_storage.setdefault(storage, []).append(held)
         self._unindexed.clear()
         written = self._by_storage.pop(self._adapter.storage(tensor), ())
-        if written:
-            self._keep_told(written[0])
+        first = next((held for held in written if held.live() is not None), None)
+        if first is not None:
+            self._keep_told(first)
         for held in written:
             self.forget(id(held.live()), held)
             held.secure()

@@ -93,8 +93,11 @@ class Blame:
 
     def alone(self, call: Call) -> None:
         """A call of raw that nothing of base's stands beside has ended. One of a module that base calls, too, but less
-        often, is its caller's doing."""
+        often, is its caller's doing; so is one of a module that only raw has around such."""
         if self.met.has_partner(call.node):
+            return
+        known = [one for one in self.met.all_inside(call) if self.met.has_partner(one.node)]
+        if known and all(self.met.beside(one) is None for one in known):
             return
         given = {slot.origin for slot in call.inputs}
         for slot in call.outputs:
