@@ -20,7 +20,13 @@ from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
-from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited, without_wrong_code
+from padiff.engine.inherited import (
+    not_made_of,
+    of_like_borders,
+    without_inherited,
+    without_taken_inside,
+    without_wrong_code,
+)
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
@@ -197,6 +203,7 @@ def localise(
         faults = [fault for fault in faults if fault.phase == "forward"]
     faults = not_made_of(faults, run.unreplaced, found.calls)
     if not pairing.alike:
+        faults = without_taken_inside(faults, found.calls)
         faults = of_like_borders(faults, judged, run.compared.comparisons, found.calls)
     feeder = feeder_of(reference, pairing, partial(beside, alike))
     scenes = Scenes(
