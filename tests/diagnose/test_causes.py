@@ -116,6 +116,21 @@ def test_a_module_that_cannot_run_with_other_settings_tells_nothing() -> None:
     assert [cause.name for cause in explain(scene(fields, np.random.default_rng(0)))] == ["scale"]
 
 
+def test_kernels_wider_than_the_picture_are_not_tried() -> None:
+    tried: list[Mapping[str, Any]] = []
+
+    def retry(changes: Mapping[str, Any]) -> Any:
+        tried.append(dict(changes))
+        return x.astype(np.float32) if len(changes) == 2 else None
+
+    x = np.random.default_rng(0).normal(size=(2, 4, 2, 2))
+    fields: dict[str, Any] = {"expected": x, "found": np.abs(x[::-1]) + 3, "given": {"input 0": x}, "retry": retry}
+    fields["base_settings"] = {"kernel_size": (3, 3), "padding": 1, "dilation": (1, 1)}
+    fields["raw_settings"] = {"kernel_size": (3, 3), "padding": 2, "dilation": (2, 2)}
+    assert explain(scene(fields, np.random.default_rng(0)))[0].name == "padding and dilation"
+    assert {"padding": 1} not in tried and {"dilation": (1, 1)} in tried
+
+
 def test_differing_settings() -> None:
     base = {"eps": 1e-5, "stride": (2, 2), "p": 0.1, "mode": "bilinear", "align_corners": None, "only": 1, "name": "a"}
     raw = {"eps": 1e-6, "stride": 2, "p": 0.1, "mode": "nearest", "align_corners": False, "name": "b", "training": True}

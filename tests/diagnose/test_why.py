@@ -319,3 +319,33 @@ def test_randomness_of_base_is_said_first() -> None:
     tolerance = padiff.Tolerance(rtol=1e-4, atol=1e-5)
     found = compared(base, raw, phase="forward", tolerance=tolerance)
     assert (found.raw_path, first(found).name) == ("blocks.1.fc2", "nondeterminism")
+
+
+class Spans(torch.nn.Module):
+    """Tells where something begins and where it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = torch.nn.Embedding(40, 8), torch.nn.Linear(8, 2)
+
+    def forward(self, ids: Any) -> Any:
+        begin, end = self.out(self.words(ids)).split(1, -1)
+        return begin.squeeze(-1), end.squeeze(-1)
+
+
+class Beginnings(Spans):
+    """Tells where it begins twice."""
+
+    def forward(self, ids: Any) -> Any:
+        begin, _ = self.out(self.words(ids)).split(1, -1)
+        return begin.squeeze(-1), begin.squeeze(-1)
+
+
+def test_ids_open_no_gate_and_one_of_two_is_no_largest() -> None:
+    base = Spans()
+    base.out.bias.data[0] = 5.0
+    ids = np.random.default_rng(0).integers(4, 40, size=(4, 11))
+    found = padiff.compare(base, Beginnings(), ids).divergence
+    assert found is not None and found.raw_path == ""
+    first = str(found.causes[0])
+    assert ("second" in first or "last" in first) and "sigmoid" not in first and "largest" not in first, first

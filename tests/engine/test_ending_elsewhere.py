@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 import padiff
+from padiff.capture.held import HostValue
+from padiff.engine.doubts import _slightly
+from padiff.records import Slot
 from tests.engine.test_crossings import counted
 
 X = np.random.default_rng(0).normal(size=(3, 8)).astype("float32")
@@ -287,3 +290,14 @@ def test_a_layer_of_a_class_of_its_own_that_does_what_raw_does_outside() -> None
     found = padiff.compare(Wrapped(2.0), base, ids).divergence
     assert found is not None
     assert (found.raw_path, found.phase) == ("table", "forward"), str(found)
+
+
+def test_numbers_in_other_places_are_no_slight_difference() -> None:
+    base = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+
+    def slot(array: np.ndarray) -> Slot:
+        return Slot("", 0, HostValue(array))
+
+    assert _slightly(slot(base), slot(base + np.float32(1e-5)))
+    assert _slightly(slot(base), slot(base.reshape(10, 8).T.copy()))  # laid out differently
+    assert not _slightly(slot(base), slot(np.roll(base, 1, 1)))

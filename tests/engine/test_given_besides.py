@@ -453,3 +453,30 @@ def test_scores_that_are_handed_on_with_another_number_where_both_leave_out() ->
         found = padiff.compare(base, Biases(-1e4, **wrong), x).divergence
         assert found is not None
         assert (found.raw_path, found.phase) == (path, "forward"), str(found)
+
+
+class Kept(torch.nn.Module):
+    """Multiplies by a mask that it is given."""
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return x * mask[..., None].to(x.dtype)
+
+
+class Counting(torch.nn.Module):
+    """Makes a mask of ones and zeros, in a dtype of its own."""
+
+    def __init__(self, dtype: torch.dtype, first: int = 1) -> None:
+        super().__init__()
+        self.linear, self.kept, self.dtype, self.first = torch.nn.Linear(6, 6), Kept(), dtype, first
+
+    def forward(self, x: Any) -> Any:
+        mask = (torch.arange(x.shape[1]) >= self.first).to(self.dtype)
+        return self.kept(self.linear(x), mask)
+
+
+def test_a_mask_of_whole_numbers_is_the_same_as_one_of_measured_ones() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+    for base, raw in ((torch.float32, torch.int64), (torch.int64, torch.float32), (torch.float32, torch.bool)):
+        assert padiff.compare(Counting(base), Counting(raw), x).aligned
+        found = padiff.compare(Counting(base), Counting(raw, first=2), x).divergence
+        assert found is not None and (found.raw_path, found.phase) == ("", "forward"), str(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 import torch
 from torch import nn
@@ -154,3 +155,125 @@ def test_what_a_module_of_raws_own_leaves_out(bug: str, path: str) -> None:
     assert found is not None
     assert (found.phase, found.raw_path) == ("forward", path), str(found)
     assert found.op is not None and found.op.raw == ""
+
+
+class FirstPlace(torch.nn.Module):
+    """Base takes the first place as it is; a head follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
+        self.dense, self.out = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x + torch.sin(self.mix(x)))
+        return self.out(torch.relu(self.dense(x[:, 0])))
+
+
+class ExtraPooling(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj, self.tanh = paddle.nn.Linear(6, 6), paddle.nn.Tanh()
+
+    def forward(self, x: Any) -> Any:
+        return self.tanh(self.proj(x[:, 0]))
+
+
+class PooledPlace(paddle.nn.Layer):
+    """Pools before the head, which base does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.ln, self.pooling = paddle.nn.Linear(6, 6), paddle.nn.LayerNorm(6), ExtraPooling()
+        self.hidden, self.last = paddle.nn.Linear(6, 8), paddle.nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.ln(x + paddle.sin(self.fc(x)))
+        return self.last(paddle.nn.functional.relu(self.hidden(self.pooling(x))))
+
+
+def test_a_module_of_several_steps_that_base_has_nothing_of_is_named_as_a_whole() -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
+    found = padiff.compare(FirstPlace(), PooledPlace(), x).divergence
+    assert found is not None and (found.raw_path, found.phase) == ("pooling", "forward"), str(found)
+
+
+class Flat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.fc(self.norm(x))
+
+
+class Once(nn.Module):
+    """Blocks with their layers in them, in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.blocks = nn.Sequential(Flat(), Flat())
+
+    def forward(self, x: Any) -> Any:
+        return self.leave(self.blocks(self.enter(x)))
+
+
+class Adding(nn.Module):
+    """Base has none: it adds in the block around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0)
+
+    def forward(self, x: Any, residual: Any) -> Any:
+        return self.drop(self.dense(x)) + residual
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.output = nn.LayerNorm(WIDTH), Adding()
+
+    def forward(self, x: Any) -> Any:
+        return self.output(self.before(x), x)
+
+
+class Steps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Step() for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        for step in self.layer:
+            x = step(x)
+        return x
+
+
+class Stage(nn.Module):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.first, self.steps, self.times = nn.Linear(WIDTH, WIDTH), Steps(), times
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        for _ in range(self.times):
+            x = self.steps(x)
+        return x
+
+
+class Staged(nn.Module):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.stage, self.head = Stage(times), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.stage(x))
+
+
+def test_modules_that_are_called_once_more_are_not_named_but_who_calls_them() -> None:
+    torch.manual_seed(0)
+    assert padiff.compare(Once(), Staged(1), ROWS).aligned
+    found = padiff.compare(Once(), Staged(2), ROWS).divergence
+    assert found is not None and found.raw_path == "stage.steps.layer.0", str(found)  # the first of the second round

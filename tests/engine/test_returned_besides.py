@@ -67,3 +67,124 @@ def test_who_returned_it_or_who_adds_it_up(bug: str, place: str, line: str) -> N
     found = padiff.compare(Flows(), Port(bug), X).divergence
     assert found is not None and found.raw_path == place, str(found)
     assert found.op is not None and found.op.raw_line is not None and found.op.raw_line.text.startswith(line)
+
+
+class Pool(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(self.dense(x[:, 0]))
+
+
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm, self.pooler = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), Pool()
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x + torch.relu(self.mix(x)))
+        return x, self.pooler(x)
+
+
+class Said(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = Words(), torch.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.words(x)[1])
+
+
+class Pooler(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.bug = bug
+        if bug != "dense":
+            self.proj = paddle.nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        if self.bug == "dense":
+            return x[:, 0]
+        return self.proj(x[:, 0]) if self.bug == "tanh" else paddle.tanh(self.proj(x[:, 0]))
+
+
+class Backbone(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.fc, self.ln, self.pooler = paddle.nn.Linear(6, 6), paddle.nn.LayerNorm(6), Pooler(bug)
+
+    def forward(self, x: Any) -> Any:
+        x = self.ln(x + paddle.nn.functional.relu(self.fc(x)))
+        return x, self.pooler(x)
+
+
+class Speech(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.backbone, self.classifier = Backbone(bug), paddle.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.classifier(self.backbone(x)[1])
+
+
+@pytest.mark.parametrize("bug", ["dense", "tanh"])
+def test_what_a_call_hands_on_besides_is_of_the_one_inside_that_returned_it(bug: str) -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
+    assert padiff.compare(Said(), Speech(""), x).aligned
+    found = padiff.compare(Said(), Speech(bug), x).divergence
+    assert found is not None and found.raw_path == "backbone.pooler", str(found)
+
+
+class Attend(torch.nn.Module):
+    """May return keys and values besides, to be kept."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.keeps = *(torch.nn.Linear(6, 6) for _ in range(3)), keeps
+
+    def forward(self, x: Any, other: Any = None, mask: Any = None) -> Any:
+        k, v = self.k(x if other is None else other), self.v(x if other is None else other)
+        scores = self.q(x) @ k.transpose(-1, -2)
+        scores = scores if mask is None else scores + (1.0 - mask[:, None]) * -1e4
+        found = torch.softmax(scores, -1) @ v
+        return (found, k, v) if self.keeps and other is not None else (found,)
+
+
+class Mixed(torch.nn.Module):
+    def __init__(self, keeps: bool, slope: float) -> None:
+        super().__init__()
+        self.own, self.cross, self.slope = Attend(keeps), Attend(keeps), slope
+        self.up, self.down = torch.nn.Linear(6, 9), torch.nn.Linear(9, 6)
+
+    def forward(self, x: Any, other: Any, mask: Any = None) -> Any:
+        x = x + self.own(x, mask=mask)[0]
+        x = x + self.cross(x, other)[0]
+        return x + self.down(torch.nn.functional.leaky_relu(self.up(x), self.slope))
+
+
+class Reader(torch.nn.Module):
+    """Its port keeps what it attends to in the second half, and leaves nothing out of the first."""
+
+    def __init__(self, port: bool = False, slope: float = 0.1) -> None:
+        super().__init__()
+        self.port, self.first = port, Attend(port)
+        self.blocks = torch.nn.ModuleList(Mixed(port, slope if k == 1 else 0.1) for k in range(3))
+
+    def forward(self, x: Any) -> Any:
+        other = self.first(x)[0]
+        mask = {"mask": torch.ones(x.shape[:2])} if self.port else {}
+        for block in self.blocks:
+            x = block(x, other, **mask)
+        return x
+
+
+def test_what_is_kept_by_some_of_a_class_and_a_mask_of_nothing_are_no_place() -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")
+    assert padiff.compare(Reader(), Reader(port=True), x).aligned
+    found = padiff.compare(Reader(), Reader(port=True, slope=0.4), x).divergence
+    assert found is not None and found.raw_path == "blocks.1", str(found)
+    assert found.op is not None and found.op.raw_line is not None and "leaky_relu" in found.op.raw_line.text

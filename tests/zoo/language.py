@@ -118,6 +118,46 @@ def albert(small: bool) -> Models:
 ALBERT = renaming((r"LayerNorm", "layer_norm"), turned=r"(?!.*embeddings\.).*weight")
 
 
+def mpnet(small: bool) -> Models:
+    settings = {**COMMON, **NO_DROPOUT, "num_hidden_layers": depth(small), "pad_token_id": 1, "layer_norm_eps": 1e-5}
+    base = _hf().MPNetModel(_hf().MPNetConfig(**settings, **EAGER))
+    mask = np.ones((2, 11), dtype="int64")
+    mask[0, -3:] = 0
+    return _both(base, _nlp().MPNetModel(_nlp().MPNetConfig(**settings)), attention_mask=mask)
+
+
+MPNET = renaming(
+    (r"LayerNorm", "layer_norm"),
+    (r"attention\.attn\.", "attention."),
+    (r"intermediate\.dense", "ffn"),
+    (r"(layer\.\d+)\.output\.dense", r"\1.ffn_output"),
+    (r"(layer\.\d+)\.output\.layer_norm", r"\1.layer_norm"),
+    turned=r".*(attention\.[qkvo]|ffn|ffn_output|pooler\.dense)\.weight",
+)
+
+
+def deberta(small: bool) -> Models:
+    settings = {**COMMON, **NO_DROPOUT, "num_hidden_layers": depth(small), "max_relative_positions": 16}
+    settings |= {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+    base = _hf().DebertaModel(_hf().DebertaConfig(**settings))
+    return _both(base, _nlp().DebertaModel(_nlp().DebertaConfig(**settings, output_hidden_states=False)))
+
+
+DEBERTA = renaming(turned=r".*(proj|dense)\.weight")
+
+
+def funnel(small: bool) -> Models:
+    settings = {"vocab_size": VOCABULARY, "d_model": HIDDEN, "n_head": HEADS, "d_head": 12, "d_inner": INNER}
+    settings |= {"block_sizes": [depth(small) // 2] * 2, "num_decoder_layers": 1, "max_position_embeddings": POSITIONS}
+    settings |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    base = _hf().FunnelModel(_hf().FunnelConfig(**settings))
+    base, raw, inputs = _both(base, _nlp().FunnelModel(_nlp().FunnelConfig(**settings)))
+    return base, raw, (inputs[0], {**inputs[1], "return_dict": True})
+
+
+FUNNEL = renaming(turned=r".*(linear_[12]|[qkv]_head|post_proj)\.weight")
+
+
 # ------------------------------------------------------------------ decoders
 
 
@@ -232,6 +272,25 @@ def phi3(small: bool) -> Models:
 
     raw = Phi3ForCausalLM(Phi3Config(**settings, fuse_rms_norm=False))
     return _both(base, raw)
+
+
+def codegen(small: bool) -> Models:
+    settings = {"vocab_size": VOCABULARY, "n_embd": HIDDEN, "n_layer": depth(small), "n_head": HEADS, "rotary_dim": 8}
+    settings |= {"n_ctx": POSITIONS, "n_positions": POSITIONS, "tie_word_embeddings": False}
+    base = _hf().CodeGenForCausalLM(_hf().CodeGenConfig(**settings, **EAGER, use_cache=False))
+    return _both(base, _nlp().CodeGenForCausalLM(_nlp().CodeGenConfig(**settings)))
+
+
+CODEGEN = renaming(turned=r".*(proj|fc_in|fc_out|lm_head)\.weight")
+
+
+def mamba(small: bool) -> Models:
+    settings = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "state_size": 6, "num_hidden_layers": depth(small)}
+    base = _hf().MambaModel(_hf().MambaConfig(**settings, use_cache=False))
+    return _both(base, _nlp().MambaModel(_nlp().MambaConfig(**settings, use_cache=False)))
+
+
+MAMBA = renaming(turned=r".*proj\.weight")
 
 
 # ------------------------------------------------------------------ encoder and decoder

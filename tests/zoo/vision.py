@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from functools import partial
 from typing import Any
 
@@ -624,6 +625,46 @@ CONVNEXT_FROM_TV = chained(
         (r"^classifier\.0", "head.norm"),
         (r"^classifier\.2", "head.fc"),
     ),
+)
+
+
+# ------------------------------------------------------------------ PVT v2 and TNT
+
+
+def pvt(small: bool) -> Models:
+    seeded()
+    base = _timm().create_model("pvt_v2_b0", num_classes=CLASSES)
+    return _transformer(base, _ppcls("model_zoo.pvt_v2").PVT_V2_B0(class_num=CLASSES), 64)
+
+
+def _next(match: re.Match[str]) -> str:
+    """timm counts stages from 0, paddleclas from 1."""
+    return f"{match[2]}{int(match[1]) + 1}"
+
+
+PVT = renaming(
+    (r"^patch_embed\.", "patch_embed1."),
+    (r"^stages\.(\d)\.(norm)(?=\.)", _next),
+    (r"^stages\.(\d)\.downsample", lambda m: f"patch_embed{int(m[1]) + 1}"),
+    (r"^stages\.(\d)\.(block)s", _next),
+    (r"dwconv\.", "dwconv.dwconv."),
+    turned=r".*(attn\.(q|kv|proj)|mlp\.fc[12]|^head)\.weight",
+)
+
+
+def tnt(small: bool) -> Models:
+    seeded()
+    depth = 2 if small else 12
+    base = _timm().create_model("tnt_s_patch16_224", num_classes=CLASSES, img_size=64, depth=depth)
+    raw = _ppcls("model_zoo.tnt").TNT(
+        img_size=64, embed_dim=384, in_dim=24, depth=depth, num_heads=6, in_num_head=4, class_num=CLASSES
+    )
+    return _transformer(base, raw, 64)
+
+
+TNT = chained(
+    reshaped("pixel_pos", lambda array: array.reshape(1, 24, 16).transpose(0, 2, 1)),
+    renaming(turned=r"(.*\.(qk|v|proj|fc[12])|proj|head)\.weight(?<!pixel_embed\.proj\.weight)"),
 )
 
 

@@ -124,9 +124,20 @@ class SeenTensors:
             if storage is not None:
                 self._by_storage.setdefault(storage, []).append(held)
         self._unindexed.clear()
-        for held in self._by_storage.pop(self._adapter.storage(tensor), ()):
+        written = self._by_storage.pop(self._adapter.storage(tensor), ())
+        first = next((held for held in written if held.live() is not None), None)
+        if first is not None:
+            self._keep_told(first)
+        for held in written:
             self.forget(id(held.live()), held)
             held.secure()
+
+    def _keep_told(self, first: Held) -> None:
+        """What was first seen of some memory is what all others that read it were made of: its gradient is theirs."""
+        ask = getattr(self._adapter, "before_written", None)
+        handle = self.hooked.get(first.number)
+        if ask is not None and handle is not None:
+            self.hooked[first.number] = ask(first.live(), handle)
 
     def part_with(self, slots: tuple[Slot, ...]) -> None:
         """Copy some: they go back to somebody who may write into them unseen."""

@@ -17,11 +17,11 @@ _MEASURED = ("float", "bfloat", "complex")
 
 
 def as_given(base: Value, raw: Value, outcome: Outcome) -> Outcome:
-    """The outcome for an input. It may be ones and zeros on one side, trues and falses on the other: how it is used
-    shows in what is returned."""
+    """The outcome for an input. It may be ones and zeros on one side, trues and falses or 1.0 and 0.0 on the other: how
+    it is used shows in what is returned. Two dtypes of measured numbers are no such thing: they round differently."""
     if outcome.reason != "dtype" or outcome.numbers is None or outcome.numbers.max_abs:
         return outcome
-    if base.dtype != "bool" != raw.dtype and (base.dtype.startswith(_MEASURED) or raw.dtype.startswith(_MEASURED)):
+    if base.dtype.startswith(_MEASURED) and raw.dtype.startswith(_MEASURED):
         return outcome
     return replace(outcome, verdict="equal", reason=None)
 

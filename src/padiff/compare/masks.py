@@ -71,6 +71,28 @@ def contradicts(base: Array, raw: Array) -> bool:
     return all(bool((one & ~two).any()) for one in ones for two in others)
 
 
+def in_another_form(base: Array, raw: Array) -> Array | None:
+    """Base's mask, which is added to scores, in the shape of raw's, of ones and zeros that may be meant for the same
+    and may be meant to be added, too: both tell the same places apart. None where they don't, or base's says more than
+    raw's shape holds."""
+    if raw.dtype.kind != "f" or not base.size or not raw.size or not _added(base) or _added(raw):
+        return None
+    kept, other = _kept(base), _kept(raw)
+    levelled = None if kept is None or other is None else _level(base, raw)
+    if kept is None or other is None or levelled is None or other.all() or not other.any():
+        return None
+    repeated = [axis for axis, (one, two) in enumerate(zip(*(m.shape for m in levelled), strict=True)) if one > two]
+    least = levelled[0].max(axis=tuple(repeated), keepdims=True)
+    if not np.array_equal(np.broadcast_to(least, levelled[0].shape), levelled[0]):
+        return None
+    told = _kept(least)
+    if told is None or least.shape != levelled[1].shape:
+        return None
+    other = other.reshape(told.shape)
+    same = np.array_equal(told, other) or np.array_equal(told, ~other)
+    return least.reshape(raw.shape).astype(raw.dtype) if same else None
+
+
 def _added(mask: Array) -> bool:
     """Whether it is added to scores."""
     return mask.dtype.kind == "f" and bool(mask.min() <= MASKED)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from padiff.compare.layouts import framed
-from padiff.compare.masks import mean_the_same
+from padiff.compare.masks import in_another_form, mean_the_same
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
@@ -104,8 +104,11 @@ class Blame:
 
     def alone(self, call: Call) -> None:
         """A call of raw that nothing of base's stands beside has ended. One of a module that base calls, too, but less
-        often, is its caller's doing."""
+        often, is its caller's doing; so is one of a module that only raw has around such."""
         if self.met.has_partner(call.node):
+            return
+        known = [one for one in self.met.all_inside(call) if self.met.has_partner(one.node)]
+        if known and all(self.met.beside(one) is None for one in known):
             return
         given = {slot.origin for slot in call.inputs}
         for slot in call.outputs:
@@ -199,6 +202,8 @@ class Blame:
     ) -> None:
         """A call returns something else besides its first output, which may be a mask or a cache in another form: who
         hands on that very tensor, or returns it, will tell whether it matters."""
+        if self.doubts.returned(other) is not None:  # it merely hands on what one inside of it returned
+            return
         if not self._misled(call) and call.index not in self.misfed:
             expected = np.array(one.value.numpy() if arranged is None else arranged)
             fault = Fault("forward", base, call, comparison, expected=expected, found=np.array(other.value.numpy()))
@@ -261,7 +266,8 @@ class Blame:
         early = None if maker is None else self._ends_early(call, maker, other)
         if maker is not None and early is None and self._held(place[0], other.value.numpy()):
             maker = None  # it made what base makes, and goes on from elsewhere
-        last = None if maker is None else self.met.last_child(maker if early is None else early[1])
+        ended = maker if early is None else early[1]
+        last = None if ended is None or self._wholly_alone(ended) else self.met.last_child(ended)
         if maker is not None:  # it is handed on just as that call returned it
             place, between = early or (place[0], maker), early is not None or last is not None
         after = self.met.child_of(place[1], call) if between and maker is None else None
@@ -321,7 +327,22 @@ class Blame:
         maker = self._made_alone.get(slot.origin)
         while maker is not None and not alters(maker):
             maker = self._made_alone.get(maker.inputs[0].origin)
-        return None if maker is None or self.met.inside(call, maker) else maker
+        if maker is None or self.met.inside(call, maker):
+            return None
+        made = maker.outputs[0].origin
+        for _, outer in self.met.outward(maker.parent):
+            steps = [one for one in self.met.all_inside(outer) if alters(one)]
+            whole = self.met.as_ended(outer)
+            if len(steps) < 2 or whole is None or made not in {one.origin for one in whole.outputs}:
+                break
+            if not self._wholly_alone(outer):
+                break
+            maker = whole
+        return maker
+
+    def _wholly_alone(self, call: Call) -> bool:
+        """Whether base has nothing for a call, nor for any inside of it."""
+        return not any(self.met.has_partner(one.node) for one in (call, *self.met.all_inside(call)))
 
     def _ends_early(self, call: Call, maker: Call, slot: Slot) -> tuple[Call, Call] | None:
         """The call with a partner, around the one that made something, that returns just that where base's goes on from
@@ -464,9 +485,10 @@ def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
 
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
-    """Whether what a call is given besides is a mask in another dtype, or an index of another width: no excuse."""
+    """Whether what a call is given besides is a mask in another dtype, or in a form that may mean the same, or an index
+    of another width: no excuse."""
     if floating(one.value) and floating(other.value):
-        return False
+        return in_another_form(one.value.numpy(), other.value.numpy()) is not None
     return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())
 
 

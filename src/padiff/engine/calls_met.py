@@ -68,6 +68,16 @@ class CallsMet:
         ended = self._children.get(call.index)
         return ended[-1] if ended else None
 
+    def as_ended(self, call: Call) -> Call | None:
+        """A call with what it returned; None where it has not."""
+        return next((one for one in self._children.get(call.parent, ()) if one.index == call.index), None)
+
+    def all_inside(self, call: Call) -> Iterator[Call]:
+        """The calls in this one that have ended."""
+        for one in self._children.get(call.index, ()):
+            yield one
+            yield from self.all_inside(one)
+
 
 def parents_of(calls: Iterable[Call]) -> dict[int, int]:
     """Call to the one around it."""

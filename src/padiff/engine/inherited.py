@@ -6,6 +6,8 @@ import sys
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from padiff.engine.beside import resized
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.trips import of_extra_calls
@@ -13,6 +15,9 @@ from padiff.records import Call, Comparison, Fault
 
 _AT_THE_END = sys.maxsize
 """After all calls."""
+
+_NEARLY = 1e-3
+"""How far two differences may be apart that are the same but for rounding, relative to their size."""
 
 if TYPE_CHECKING:  # it asks for the first two
     from padiff.engine.localise import Located
@@ -56,6 +61,29 @@ def without_wrong_code(faults: Iterable[Fault], paired: Container[int], calls: I
         return last == _AT_THE_END or (fault.between and fault.after is not None and fault.after.index < last)
 
     return [fault for fault in faults if not follows(fault)]
+
+
+def without_taken_inside(faults: Iterable[Fault], calls: Iterable[Call]) -> list[Fault]:
+    """Without gradients that arrive at a call's output in one model and at the same numbers inside of it in the other:
+    one author returns a part of what the call computes besides, the other takes it of what it returns. What is missing
+    outside is too much inside then."""
+    parents, faults = parents_of(calls), list(faults)
+    arriving = [fault for fault in faults if (fault.phase, fault.comparison.role) == ("backward", "output")]
+    told: set[int] = set()
+    for place, outer in enumerate(arriving):
+        for inner in arriving[place + 1 :]:
+            if outer.comparison.raw_call in outward(inner.comparison.raw_call, parents) and _make_up_for(outer, inner):
+                told |= {id(outer), id(inner)}
+    return [fault for fault in faults if id(fault) not in told]
+
+
+def _make_up_for(one: Fault, other: Fault) -> bool:
+    if one.expected is None or one.found is None or other.expected is None or other.found is None:
+        return False
+    if not one.expected.shape == one.found.shape == other.expected.shape == other.found.shape:
+        return False
+    lacking, surplus = one.expected - one.found, other.found - other.expected
+    return bool(np.abs(lacking - surplus).max(initial=0.0) <= _NEARLY * np.abs(lacking).max(initial=0.0))
 
 
 def not_made_of(faults: list[Fault], unreplaced: frozenset[int], calls: Iterable[Call]) -> list[Fault]:

@@ -16,7 +16,7 @@ from padiff.align import pair_slots
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
-from padiff.compare.masks import contradicts
+from padiff.compare.masks import contradicts, in_another_form
 from padiff.engine.beside import Beside, resized
 from padiff.engine.blame import Blame, in_a_frame
 from padiff.engine.elsewhere import Elsewhere
@@ -72,9 +72,13 @@ class LocalRun:
         gallery: Gallery | None = None,
         following: Callable[[], bool] | None = None,
         innocent: frozenset[int] | None = None,
+        masks: bool = False,
     ) -> None:
         self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
-        self._change = change
+        self._change, self._masks = change, masks
+        """Whether masks that may be wrong, or merely of another form, are replaced by base's."""
+        self.unlike_masks: set[int] = set()
+        """Raw calls that are given such."""
         self.pairs: list[tuple[Call, Call]] = []
         self.elsewhere = Elsewhere()
         self._blame = Blame(loosely=loosely, innocent=innocent, held=partial(goes_on_from, reference.trace))
@@ -103,6 +107,22 @@ class LocalRun:
     def faults(self) -> list[Fault]:
         """Filled by ``look`` and ``finish``: forward first, then backward, each in the order of computation."""
         return self._blame.faults
+
+    @property
+    def first_place(self) -> int | None:
+        """The raw call in which something is wrong first."""
+        return next((fault.raw.index for fault in self.faults if fault.phase == "forward"), None)
+
+    @property
+    def wrong_places(self) -> frozenset[int]:
+        return frozenset(fault.raw.index for fault in self.faults if fault.phase == "forward")
+
+    @property
+    def masks_in_question(self) -> bool:
+        """Whether what is wrong first was given a mask that may be wrong, or of another form."""
+        first = self.first_place
+        around = [] if first is None else [call.index for _, call in self._blame.met.outward(first)]
+        return not self.unlike_masks.isdisjoint(around)
 
     @property
     def further(self) -> list[Fault]:
@@ -188,6 +208,8 @@ class LocalRun:
             see = partial(self._contribution, base, call, one, other, shares.get(other.tensor))
             stopped = self._only_raw_follows(one, other) and not self._besides(one, other)
             self._replace(feeds, one, other, arranged, nothing if stopped else see, stopped=stopped)
+        if base is not None and self._change is None:
+            self._mask(feeds, base, call)
         if base is not None and self._moved is not None:
             self._moved.given(base, call, feeds)
         if base is not None:
@@ -195,6 +217,25 @@ class LocalRun:
         if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
             self._look_for_missing(base, call)
         return feeds
+
+    def _mask(self, feeds: dict[int, Feed], base: Call, call: Call) -> None:
+        """Masks of ones and zeros where base's is added to scores: the call may make that of them, and may be meant to
+        be given that."""
+        for other in call.inputs:
+            if other.tracked or other.tensor in feeds or other.value.overwritten or not floating(other.value):
+                continue
+            for one in base.inputs:
+                if one.tracked or one.value.overwritten or not floating(one.value):
+                    continue
+                form = in_another_form(one.value.numpy(), other.value.numpy())
+                if form is None:
+                    continue
+                self.unlike_masks.add(call.index)
+                if self._masks and call.parent >= 0:
+                    meant = Slot(one.name, one.tensor, HostValue(form), stands_for=one.stands_for)
+                    self.compared.compare("forward", "input", base, call, meant, other, "edge")
+                    feeds[other.tensor] = Feed(form, None, False)
+                break
 
     def _look_for_missing(self, base: Call, call: Call) -> None:
         """What one side's call is given and the other's is not."""
@@ -206,6 +247,8 @@ class LocalRun:
         more = len(base.inputs) > len(given)
         has, lacks = ("base", "raw") if more else ("raw", "base")
         for slot in only_base if more else only_raw:
+            if _leaves_nothing_out(slot):
+                continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")
             comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
@@ -424,6 +467,14 @@ class LocalRun:
         self._blame.look()
         faults = self.silent.without_lacking(self.faults)
         self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
+
+
+def _leaves_nothing_out(slot: Slot) -> bool:
+    """Whether a mask is the same everywhere, and so as good as none."""
+    if "mask" not in slot.name or slot.tracked or slot.value.overwritten:
+        return False
+    values = slot.value.numpy()
+    return values.size > 1 and bool((values == values.flat[0]).all())
 
 
 def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:

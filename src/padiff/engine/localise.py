@@ -20,7 +20,13 @@ from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
-from padiff.engine.inherited import not_made_of, of_like_borders, without_inherited, without_wrong_code
+from padiff.engine.inherited import (
+    not_made_of,
+    of_like_borders,
+    without_inherited,
+    without_taken_inside,
+    without_wrong_code,
+)
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
@@ -115,7 +121,14 @@ def localise(
         calls = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
         return Other(calls, job.base.tree, tolerance, alike, Frames(job.base, job.raw))
 
-    def fed(alike: Sorts, innocent: frozenset[int] | None, doubtful: Doubtful | None, *, ops: bool = False) -> Ran:
+    def fed(
+        alike: Sorts,
+        innocent: frozenset[int] | None,
+        doubtful: Doubtful | None,
+        *,
+        ops: bool = False,
+        masks: bool = False,
+    ) -> Ran:
         run = LocalRun(
             reference,
             beside(alike),
@@ -125,6 +138,7 @@ def localise(
             gallery=Gallery(),
             following=raw.live.adapter.grad_enabled,
             innocent=innocent,
+            masks=masks,
         )
         del left[1:]
         if half_way:
@@ -189,6 +203,7 @@ def localise(
         faults = [fault for fault in faults if fault.phase == "forward"]
     faults = not_made_of(faults, run.unreplaced, found.calls)
     if not pairing.alike:
+        faults = without_taken_inside(faults, found.calls)
         faults = of_like_borders(faults, judged, run.compared.comparisons, found.calls)
     feeder = feeder_of(reference, pairing, partial(beside, alike))
     scenes = Scenes(

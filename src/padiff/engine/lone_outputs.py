@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,9 @@ from padiff.compare.arrays import missing
 from padiff.diagnose import find_divergence
 from padiff.records import Call, Comparison, Divergence, ModuleTree, Slot, StepComparison, Unmatched
 
+Sort = tuple[str, str, str]
+"""The classes of two calls, and what raw's is called."""
+
 
 class LoneOutputs:
     """What calls return and their partners don't, judged when all of them are known."""
@@ -18,8 +22,8 @@ class LoneOutputs:
     def __init__(self, base_tree: ModuleTree, step: int, *, twins: bool, alike: bool) -> None:
         self._base_tree, self._step, self._twins, self._alike = base_tree, step, twins, alike
         self._lone: list[tuple[str, Comparison]] = []
-        self._kinds: Counter[tuple[str, str]] = Counter()
-        """Calls compared, by the two classes."""
+        self._met: Counter[Sort] = Counter()
+        """Calls compared, by the two classes and raw's path."""
 
     def counted(self, base: Call) -> bool:
         """Whether a tensor that is returned twice is two: a framework's cell may do so with its state, a user's module
@@ -27,7 +31,7 @@ class LoneOutputs:
         return self._twins and self._alike and self._base_tree.nodes[base.node].layer is None
 
     def met(self, base: Call, raw: Call) -> None:
-        self._kinds[(base.kind, raw.kind)] += 1
+        self._met[base.kind, raw.kind, raw.path] += 1
 
     def add(self, base: Call, raw: Call, side: str, slot: Slot) -> Unmatched | None:
         """One output that has no partner. Known layers return what they return: theirs is told right away."""
@@ -51,20 +55,31 @@ class LoneOutputs:
         return None
 
     def judged(self) -> tuple[list[Comparison], list[Unmatched]]:
-        """One block that returns more than its likes do differs; a class that always returns more merely does so."""
-        lone = {(c.base_kind, c.raw_kind, c.raw_call) for _, c in self._lone}
-        calls = Counter((base_kind, raw_kind) for base_kind, raw_kind, _ in lone)
+        """One block that returns more than its likes do differs; a class that always returns more merely does so, and
+        so does one that returns more wherever it plays the same part in a block: a cache, if it attends to another."""
         wrong: list[Comparison] = []
         told: list[Unmatched] = []
+        if not self._lone:
+            return wrong, told
+        lone = {(c.raw_call, sort) for _, c in self._lone for sort in _sorts(c.base_kind, c.raw_kind, c.raw_path)}
+        calls = Counter(sort for _, sort in lone)
+        known: Counter[Sort] = Counter()
+        for met, count in self._met.items():
+            known.update(dict.fromkeys(_sorts(*met), count))
         for side, one in self._lone:
-            kinds = (one.base_kind, one.raw_kind)
-            always = calls[kinds] == self._kinds[kinds]
-            if always and (self._kinds[kinds] > 1 or not self._twins):
+            sorts = _sorts(one.base_kind, one.raw_kind, one.raw_path)
+            always = [sort for sort in sorts if calls[sort] == known[sort]]
+            if any(known[sort] > 1 for sort in always) or (sorts[0] in always and not self._twins):
                 path, kind = (one.base_path, one.base_kind) if side == "base" else (one.raw_path, one.raw_kind)
                 told.append(Unmatched(side, path, kind, one.outcome.message))  # type: ignore[arg-type]
             else:
                 wrong.append(one)
         return wrong, told
+
+
+def _sorts(base_kind: str, raw_kind: str, path: str) -> tuple[Sort, Sort]:
+    """All calls of two classes; and those of modules that are called the same in whatever block they are in."""
+    return (base_kind, raw_kind, "*"), (base_kind, raw_kind, re.sub(r"\d+", "#", path))
 
 
 def exists_in(side: str, role: str, slot: Slot) -> str:

@@ -48,9 +48,15 @@ class Feeding(Protocol):
     """Runs raw once."""
 
     def __call__(
-        self, alike: Sorts, innocent: frozenset[int] | None, doubtful: Doubtful | None, *, ops: bool = False
+        self,
+        alike: Sorts,
+        innocent: frozenset[int] | None,
+        doubtful: Doubtful | None,
+        *,
+        ops: bool = False,
+        masks: bool = False,
     ) -> Ran:
-        """``ops`` asks for those of modules' own code."""
+        """``ops`` asks for those of modules' own code, ``masks`` for base's in the place of raw's."""
         ...
 
 
@@ -64,6 +70,13 @@ class UntilSure:
     _watched: StepTrace | None = field(default=None, init=False)
 
     def run(self) -> Ran:
+        found = self._told()
+        if not found.run.masks_in_question:
+            return found
+        other = self.fed(found.alike, found.innocent, None, masks=True)
+        return found if found.run.first_place in other.run.wrong_places else other
+
+    def _told(self) -> Ran:
         found = self._judged_by_base(frozenset(), lambda ran: bool(ran.in_question))
         alike = found.in_question
         if alike:

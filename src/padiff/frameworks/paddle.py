@@ -249,6 +249,9 @@ class PaddleAdapter:
     def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
         return paddle_gradients.on_gradient(tensor, callback)
 
+    def before_written(self, tensor: Any, handle: Handle) -> Handle:
+        return handle  # a write moves the hook along with the history that the tensor had
+
     def keeping_gradients(self, sink: GradientSink) -> Follow:
         return paddle_gradients.keeping(sink)
 

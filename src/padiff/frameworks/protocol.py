@@ -329,6 +329,12 @@ class Adapter(Protocol):
         What it returns, if anything, is what backward goes on with."""
         ...
 
+    def before_written(self, tensor: Any, handle: Handle) -> Handle:
+        """What tells the gradient of a hooked tensor from now on, since it is about to be written.
+
+        An adapter may leave it out where a hook stays with the history that a tensor had."""
+        ...
+
     def keeping_gradients(self, sink: GradientSink) -> Follow:
         """How to follow many tensors whose gradients are only put down.
 

@@ -32,7 +32,7 @@ from padiff.frameworks.settings import Conventions, changed, read_settings, twic
 from padiff.frameworks.torch_compiled import compiled_methods, holds_compiled
 from padiff.frameworks.torch_draws import watching
 from padiff.frameworks.torch_environment import environment
-from padiff.frameworks.torch_gradients import keeping, on_gradient
+from padiff.frameworks.torch_gradients import before_written, keeping, on_gradient
 from padiff.frameworks.torch_hooks import attached
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
@@ -254,6 +254,9 @@ class TorchAdapter:
 
     def on_gradient(self, tensor: Any, callback: See) -> Handle | None:
         return on_gradient(tensor, callback)
+
+    def before_written(self, tensor: Any, handle: Handle) -> Handle:
+        return before_written(tensor, handle)
 
     def keeping_gradients(self, sink: GradientSink) -> Follow:
         return keeping(sink)

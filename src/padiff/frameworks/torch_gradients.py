@@ -90,3 +90,39 @@ def _hooked(tensor: Any, hook: Callable[[Any], Any]) -> Handle | None:
     tensor._backward_hooks = hooks
     node._register_hook_dict(tensor)
     return hooks
+
+
+def before_written(tensor: Any, handle: Handle) -> Handle:
+    """A tensor that is hooked is about to be written: what tells its gradient from now on.
+
+    A view gets another history then, and so do all others of what it is a view of; the gradient goes past the node
+    that they had (torch 2.13). What ``torch.nn.functional.linear`` returns of three axes is such a view. What it is a
+    view of keeps its node, before the write as after it."""
+    whole = tensor._base
+    hook = _hook_of(handle)
+    if hook is None or whole is None or whole.grad_fn is None or whole.dtype != tensor.dtype:
+        return handle
+    if not whole.is_contiguous() or tensor.numel() > whole.numel():
+        return handle
+    place = tensor.size(), tensor.stride(), tensor.storage_offset() - whole.storage_offset()
+
+    def of_the_whole(gradient: Any) -> Any:
+        if gradient is None:
+            return None
+        with torch._C.DisableTorchFunction():
+            part = gradient.contiguous().as_strided(*place)
+        other = hook(part)
+        if other is None:
+            return None
+        with torch._C.DisableTorchFunction():
+            passed_on = gradient.clone(memory_format=torch.contiguous_format)
+            passed_on.as_strided(*place).copy_(other)
+            return passed_on
+
+    handle.remove()
+    return _hooked(whole, of_the_whole) or handle
+
+
+def _hook_of(handle: Handle) -> Callable[[Any], Any] | None:
+    hooks: Any = handle if isinstance(handle, _Hooks) else getattr(handle, "hooks_dict_ref", lambda: None)()
+    return None if hooks is None else hooks.get(_KEY if hooks is handle else getattr(handle, "id", _KEY))

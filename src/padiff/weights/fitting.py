@@ -88,7 +88,11 @@ def merges(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
 
 def turned_merge(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...] | None:
     """The permutation after which one of a matrix and a tensor of three axes is the other, merged or cut, with inputs
-    and outputs in each other's place: [32, 4, 12] is [48, 32] so."""
+    and outputs in each other's place: [32, 4, 12] is [48, 32] so. What both have for a batch of one is passed over: a
+    table of places as a picture, [1, 24, 4, 4], is [1, 16, 24]."""
+    if one[:1] == two[:1] == (1,):
+        found = turned_merge(one[1:], two[1:])
+        return None if found is None else (0, *(axis + 1 for axis in found))
     if sorted((len(one), len(two))) != [2, 3] or 1 in one or 1 in two:
         return None
     if len(one) == 2:

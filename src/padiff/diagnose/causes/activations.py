@@ -113,7 +113,10 @@ def gate(trial: Trial) -> Iterator[Cause]:
     raw: list[tuple[str, str, str]] = []
     for (one, a), (other, b) in permutations(few.items(), 2):
         for name, function in ACTIVATIONS.items():
-            product = _apply(function, a) * b
+            opened = _apply(function, a)
+            if opened.size and opened.min() == opened.max():  # of ids, say: it opens or shuts all alike, and is no gate
+                continue
+            product = opened * b
             if trial.may_be_base(product):
                 base.append((name, one, other))
             if trial.may_be_raw(product):

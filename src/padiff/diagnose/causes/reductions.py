@@ -87,13 +87,13 @@ def softmax_scale(trial: Trial) -> Iterator[Cause]:
 
 
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "the first": lambda x, axis: _pick(x, axis, 0),  # of two numbers the first may be the largest everywhere
+    "the last": lambda x, axis: _pick(x, axis, -1),
     "the mean": np.mean,
     "the sum": np.sum,
     "the largest": np.max,
     "the smallest": np.min,
     "the root mean square": lambda x, axis: np.sqrt(np.mean(np.square(x), axis=axis)),
-    "the first": lambda x, axis: _pick(x, axis, 0),
-    "the last": lambda x, axis: _pick(x, axis, -1),
     "the variance": lambda x, axis: np.var(x, axis=axis),
     "the variance with n - 1": lambda x, axis: np.var(x, axis=axis, ddof=1) if x.size > 1 else np.var(x, axis=axis),
     "the standard deviation": lambda x, axis: np.std(x, axis=axis),

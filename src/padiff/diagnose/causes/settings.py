@@ -77,10 +77,37 @@ def _beside(name: str, base: Any, raw: Any) -> str:
 
 def _again(trial: Trial, changes: Mapping[str, Any]) -> Array | None:
     """Raw's tensor with other settings; a module that cannot run with them tells nothing."""
+    if _leaves_nothing(trial, changes):
+        return None
     try:
         return trial.scene.retry(changes)
     except Exception:
         return None
+
+
+def _leaves_nothing(trial: Trial, changes: Mapping[str, Any]) -> bool:
+    """Whether a kernel with other settings is wider than the picture: paddle 3.3 runs it nevertheless, and has its
+    library of matrices complain on the terminal."""
+    settings = {**trial.scene.raw_settings, **changes}
+    picture = next(iter(trial.scene.given.values()), None)
+    kernel, *rest = (settings.get(name) for name in ("kernel_size", "padding", "dilation"))
+    if picture is None or kernel is None or isinstance(rest[0], str) or picture.ndim < 3:
+        return False
+    axes = picture.ndim - 2
+    try:
+        kernels, paddings, dilations = (_each(value, axes) for value in (kernel, rest[0] or 0, rest[1] or 1))
+    except (TypeError, ValueError):
+        return False
+    sizes = zip(picture.shape[2:], kernels, paddings, dilations, strict=True)
+    return any(size + 2 * padding < dilation * (width - 1) + 1 for size, width, padding, dilation in sizes)
+
+
+def _each(value: Any, axes: int) -> list[int]:
+    """One number for each axis."""
+    found = [int(value)] * axes if isinstance(value, (int, np.integer)) else [int(one) for one in value]
+    if len(found) != axes:
+        raise ValueError(value)
+    return found
 
 
 def _helps(trial: Trial, again: Array | None) -> bool:
