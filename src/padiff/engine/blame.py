@@ -16,8 +16,7 @@ from padiff.compare.masks import in_another_form, mean_the_same
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
-from padiff.engine.partners import alters
-from padiff.engine.prints import other_numbers
+from padiff.engine.givers import Givers
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 Sort = tuple[str, str, str]
@@ -47,8 +46,6 @@ class Blame:
         innocent: frozenset[int] | None = None,
         held: Callable[[Call, Array], bool] = lambda base, array: False,
     ) -> None:
-        self._held = held
-        """Whether a call of base's goes on from these numbers."""
         self._loosely = loosely
         """The models are built differently, and calls that belong together may be given different things."""
         self.faults: list[Fault] = []
@@ -56,10 +53,6 @@ class Blame:
         self._accused: list[tuple[Fault, list[Excuse]]] = []
         self.met = CallsMet()
         self.doubts = Doubts(self.met, innocent)
-        self.right: set[tuple[int, int]] = set()
-        """Raw calls with the tensors that they were given and that are base's."""
-        self.has: dict[tuple[int, int], int] = {}
-        """Raw calls with the tensors of base's that they were given the like of, to that."""
         self.misfed: set[int] = set()
         """Raw calls whose first input differs: what they return may differ for that alone."""
         self._excuses: dict[int, list[Excuse]] = {}
@@ -81,10 +74,9 @@ class Blame:
         """Raw calls that were given something wrong and were not fed: what goes wrong inside comes from there."""
         self.faulty: set[int] = set()
         """Raw calls in which something was found."""
+        self.givers = Givers(self.met, self.faulty, held)
         self._sent_moved: list[Call] = []
         """Raw calls that sent back something wrong which has not been met yet where it arrives."""
-        self._made_alone: dict[int, Call] = {}
-        """Raw tensor to the innermost call that made it and has no partner."""
         self._further: dict[tuple[int, int], Fault] = {}
         """Tensors of base and raw that calls returned besides their first, and that differ."""
         self._stopped: set[int] = set()
@@ -101,19 +93,6 @@ class Blame:
         if forgiven is not None:
             self.doubts.forgive(forgiven)
         return self.met.ended(call)
-
-    def alone(self, call: Call) -> None:
-        """A call of raw that nothing of base's stands beside has ended. One of a module that base calls, too, but less
-        often, is its caller's doing; so is one of a module that only raw has around such."""
-        if self.met.has_partner(call.node):
-            return
-        known = [one for one in self.met.all_inside(call) if self.met.has_partner(one.node)]
-        if known and all(self.met.beside(one) is None for one in known):
-            return
-        given = {slot.origin for slot in call.inputs}
-        for slot in call.outputs:
-            if slot.origin == slot.tensor and slot.tensor not in given:
-                self._made_alone.setdefault(slot.tensor, call)
 
     def judged(self, call: Call, *, right: bool, wrong: bool) -> None:
         """All that a call returned was seen; where nothing was found, what the call was given besides does not matter.
@@ -146,11 +125,11 @@ class Blame:
         """One side does not follow gradients where the other does. ``off`` says of a pair of calls whether following
         was switched off when that side's began: then the code around is to blame."""
         outer = None if between else self._outermost(call, off)
-        place = self._around(call, other) if between else (base, call)
+        place = self.givers.around(call, other) if between else (base, call)
         around = None if outer is None else next(self.met.outward(outer.parent), None)
         if outer is not None and around is not None and around[0] is not None:
             place, call, between = (around[0], around[1]), outer, True
-        maker = self._maker(call, other) if between and side == "raw" and outer is None else None
+        maker = self.givers.maker(call, other) if between and side == "raw" and outer is None else None
         if maker is not None:  # it returned what is not followed, and may have returned anything
             place, between = (place[0], maker), False
         after = self.met.child_of(place[1], call) if between else None
@@ -227,7 +206,7 @@ class Blame:
     def framed_otherwise(self, call: Call, one: Slot, other: Slot, comparison: Comparison) -> None:
         """A call is given more than base's, which pads by itself, and not what that makes: if what it returns is wrong,
         the code that pads is to blame."""
-        base, raw = self._around(call, other)
+        base, raw = self.givers.around(call, other)
         after = self.met.child_of(raw, call)
         arrays = np.array(one.value.numpy()), np.array(other.value.numpy())
         self._framed[call.index] = Fault(
@@ -261,13 +240,13 @@ class Blame:
             return
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         expected = one if (phase, role) == ("forward", "input") and other is call.inputs[0] else None
-        place = self._around(call, other, expected) if between else (base, call)
-        maker = self._maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
-        early = None if maker is None else self._ends_early(call, maker, other)
-        if maker is not None and early is None and self._held(place[0], other.value.numpy()):
+        place = self.givers.around(call, other, expected) if between else (base, call)
+        maker = self.givers.maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
+        early = None if maker is None else self.givers.ends_early(call, maker, other)
+        if maker is not None and early is None and self.givers.held(place[0], other.value.numpy()):
             maker = None  # it made what base makes, and goes on from elsewhere
         ended = maker if early is None else early[1]
-        last = None if ended is None or self._wholly_alone(ended) else self.met.last_child(ended)
+        last = None if ended is None or self.givers.wholly_alone(ended) else self.met.last_child(ended)
         if maker is not None:  # it is handed on just as that call returned it
             place, between = early or (place[0], maker), early is not None or last is not None
         after = self.met.child_of(place[1], call) if between and maker is None else None
@@ -301,7 +280,7 @@ class Blame:
             self.doubts.add(base, call, fault, misfed=call.index in self.misfed)
         elif phase == "forward" and (kind == "edge" or call.parent < 0) and self.doubts.left(one, other):
             if kind == "edge":
-                self.passed_on |= self._passing_on(call, other)
+                self.passed_on |= self.givers.passing_on(call, other)
             doubt = self.doubts.confirmed(one, other)
             if doubt is not None:
                 self.unreplaced.add(doubt.raw.index)
@@ -311,101 +290,13 @@ class Blame:
             pass  # what was found wrong in a doubtful place was never replaced, and may have come here
         else:
             if kind == "edge":
-                self.passed_on |= self._passing_on(call, other)
+                self.passed_on |= self.givers.passing_on(call, other)
             self._accuse_now(call, fault)
 
     def _begun_elsewhere(self, call: Call, one: Slot, other: Slot) -> bool:
         """Whether a call that is not given base's first is given another activation besides: what it is, it will be
         inside."""
         return self._loosely and call.index in self.misfed and (one.tracked or other.tracked)
-
-    def _maker(self, call: Call, slot: Slot) -> Call | None:
-        """The call without a partner that made what a call is given, where it is not around that; what a call around
-        was given, rightly, nobody made wrong."""
-        if any((outer.index, slot.origin) in self.right for _, outer in self.met.outward(call.parent)):
-            return None
-        maker = self._made_alone.get(slot.origin)
-        while maker is not None and not alters(maker):
-            maker = self._made_alone.get(maker.inputs[0].origin)
-        if maker is None or self.met.inside(call, maker):
-            return None
-        made = maker.outputs[0].origin
-        for _, outer in self.met.outward(maker.parent):
-            steps = [one for one in self.met.all_inside(outer) if alters(one)]
-            whole = self.met.as_ended(outer)
-            if len(steps) < 2 or whole is None or made not in {one.origin for one in whole.outputs}:
-                break
-            if not self._wholly_alone(outer):
-                break
-            maker = whole
-        return maker
-
-    def _wholly_alone(self, call: Call) -> bool:
-        """Whether base has nothing for a call, nor for any inside of it."""
-        return not any(self.met.has_partner(one.node) for one in (call, *self.met.all_inside(call)))
-
-    def _ends_early(self, call: Call, maker: Call, slot: Slot) -> tuple[Call, Call] | None:
-        """The call with a partner, around the one that made something, that returns just that where base's goes on from
-        it: a block without its last norm."""
-        for base, outer in self.met.outward(maker.parent):
-            if self.met.inside(call, outer) or slot.origin not in [one.origin for one in outer.outputs]:
-                return None
-            if base is not None:
-                return (base, outer) if self._held(base, slot.value.numpy()) else None
-        return None
-
-    def _passing_on(self, call: Call, slot: Slot) -> set[int]:
-        """The calls around this one that merely passed on what they were given."""
-        found: set[int] = set()
-        for base, outer in self.met.outward(call.parent):
-            if not self._passed(base, outer, slot):
-                break
-            found.add(outer.index)
-        return found
-
-    def _lacks(self, outer: Call, expected: Slot | None) -> bool:
-        """Whether base's call was given what it passes on there, and this one was not: keys of a decoder that gets no
-        memory. Its code may do no better. Of a call without partner, the nearest around it that has one tells."""
-        if expected is None or outer.parent < 0 or not self._all_known(outer):
-            return False
-        for base, one in self.met.outward(outer.index):
-            if base is not None:
-                held = self.has.get((one.index, expected.origin))
-                given = {slot.origin for slot in base.inputs}
-                if expected.origin not in given or len(given) < 2:
-                    return False
-                return held is None if one is outer else held not in (None, *(slot.origin for slot in outer.inputs))
-        return False
-
-    def _given_other_numbers(self, base: Call | None, outer: Call) -> bool:
-        """Whether a call is given what base's is given in another form, in parts say, and as many numbers that are not
-        base's in any order. What a call returned in which something is wrong tells nothing."""
-        if base is None or outer.parent < 0:
-            return False
-        ours, theirs = ([slot for slot in call.inputs if floating(slot.value)] for call in (base, outer))
-        if not ours or not theirs or any((outer.index, slot.origin) in self.right for slot in theirs):
-            return False
-        if any(slot.value.overwritten for slot in (*ours, *theirs)):
-            return False
-        made = {slot.origin for index in self.faulty for slot in self.met[index][1].outputs}
-        if made.intersection(slot.origin for slot in theirs):
-            return False
-        return other_numbers(*([slot.value.numpy() for slot in slots] for slots in (ours, theirs)))
-
-    def _all_known(self, call: Call) -> bool:
-        """Whether a call is given nothing but base's, as far as that has a partner at all."""
-        if self.met.beside(call) is None:
-            return True
-        return all((call.index, slot.origin) in self.right for slot in call.inputs if floating(slot.value))
-
-    def _passed(self, base: Call | None, outer: Call, slot: Slot) -> bool:
-        """Whether a call was given this very tensor, and wrong: what was right when it came is not passed on, but
-        chosen. A tensor that is given twice, where base gives two, is wrong once."""
-        given = [one.origin for one in outer.inputs]
-        if slot.origin not in given:
-            return False
-        twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
-        return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
 
     def _misled(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something wrong that could not be replaced."""
@@ -424,21 +315,9 @@ class Blame:
         for _, one in self.met.outward(fault.raw.index):
             excuses = [*self._excuses.get(one.index, ()), *excuses]
             rightly = one.index not in self._excuses and bool(one.inputs)
-            if rightly and all((one.index, slot.origin) in self.right for slot in one.inputs):
+            if rightly and all((one.index, slot.origin) in self.givers.right for slot in one.inputs):
                 break
         return excuses
-
-    def _around(self, call: Call, slot: Slot, expected: Slot | None = None) -> tuple[Call, Call]:
-        """Whose code hands this tensor to the call: the call around it, or one further out that passed it on, or that
-        gave it nothing else where base's is given what is ``expected``."""
-        blamed: Call | None = None
-        for base, raw in self.met.outward(call.parent):
-            others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
-            if blamed is None and not others and not self._passed(base, raw, slot):
-                blamed = raw
-            if blamed is not None and base is not None:
-                return base, blamed
-        return self.met.beside(call) or call, call
 
     def look(self) -> None:
         """Find the faults of what was seen so far. Of what calls were given besides, the outermost that never went well

@@ -180,8 +180,8 @@ class LocalRun:
             outcome, arranged = self._edge(base, call, one, other)
             if outcome.agrees:
                 self._blame.doubts.dispel(one, other)
-                self._blame.right.add((call.index, other.origin))
-                self._blame.has.setdefault((call.index, one.origin), other.origin)
+                self._blame.givers.right.add((call.index, other.origin))
+                self._blame.givers.has.setdefault((call.index, one.origin), other.origin)
                 if other is call.inputs[0]:
                     self._beside.begun_alike(base, call)
                     self._blame.doubts.goes_on(call)
@@ -276,7 +276,7 @@ class LocalRun:
         base = self._beside.at_end(call)
         if base is None:
             if self._beside.lacking(call):
-                self._blame.alone(call)
+                self._blame.givers.alone(call)
             return {}
         self._blame.met.began(base, call)
         self.pairs.append((base, call))

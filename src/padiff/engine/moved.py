@@ -75,7 +75,7 @@ class Moved:
         if call.index in self._blame.misfed or not self._beside.begins_elsewhere(base, call):
             return
         first = _holding_as_many(base.inputs, call.inputs)
-        if first is None or (call.index, first[1].origin) in self._blame.right:
+        if first is None or (call.index, first[1].origin) in self._blame.givers.right:
             return
         one, other = first
         if not self._in_any_order("forward", "input", base, one, other).outcome.agrees:
