@@ -14,6 +14,7 @@ from padiff.align.orders import Repeated as Repeated
 from padiff.align.orders import orders_of as orders_of
 from padiff.align.slots import name_of as name_of
 from padiff.align.slots import pair_slots as pair_slots
+from padiff.align.slots import wherever_they_are as wherever_they_are
 from padiff.align.stretches import scattered_of as scattered_of
 from padiff.align.stretches import stretches_of as stretches_of
 from padiff.align.tags import tag_key as tag_key

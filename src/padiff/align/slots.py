@@ -103,6 +103,22 @@ def _once(slots: Sequence[Slot]) -> list[Slot]:
     return list(found.values())
 
 
+def wherever_they_are(
+    pairs: Sequence[tuple[Slot, Slot]], alone: Sequence[Slot], agree: Callable[[Slot, Slot], bool]
+) -> tuple[list[tuple[Slot, Slot]], list[Slot]]:
+    """Where raw's call returns more than base's, all states of an encoder say: of these the one that is base's, if
+    there is one. Whether raw goes on from the right one is seen where it does."""
+    found, left = list(pairs), list(alone)
+    for place, (one, other) in enumerate(pairs):
+        alike = [n for n, slot in enumerate(left) if slot.value.shape == one.value.shape]
+        if not alike or agree(one, other):
+            continue
+        which = next((n for n in alike if agree(one, left[n])), None)
+        if which is not None:
+            found[place], left[which] = (one, left[which]), other
+    return found, left
+
+
 def _name_and_shape(base: Slot, raw: Slot) -> bool:
     return base.name == raw.name and base.value.shape == raw.value.shape
 

@@ -24,6 +24,7 @@ from padiff.engine.left_out import as_both_hold
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import told_gaps
 from padiff.engine.replay import Replay, in_order, synchronised
+from padiff.engine.second_look import as_shares, shares_of
 from padiff.engine.side_by_side import SideBySide
 from padiff.engine.stored import dtype_named, stored_noise
 from padiff.engine.summaries import Summaries
@@ -105,6 +106,8 @@ class ApartStep:
         comparisons += moments
         if not fed and self._job.tolerance.mode == "auto":
             comparisons = list(forgiven(comparisons))
+            shares = shares_of(replace(done, comparisons=tuple(comparisons)), uneven=False)
+            comparisons = list(as_shares(comparisons, shares))
         if not fed and (not done.alike or self._job.tolerance.mode != "auto"):
             comparisons = self._followed(comparisons, base, raw, noise)
         done = replace(done, comparisons=tuple(comparisons))

@@ -12,11 +12,12 @@ from functools import partial
 
 import numpy as np
 
-from padiff.align import pair_slots
+from padiff.align import pair_slots, wherever_they_are
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import missing
 from padiff.compare.masks import contradicts, in_another_form
+from padiff.compare.measure import rms, rms_gap
 from padiff.engine.beside import Beside, resized
 from padiff.engine.blame import Blame, in_a_frame
 from padiff.engine.elsewhere import Elsewhere
@@ -39,6 +40,9 @@ from padiff.records import (
     Tolerance,
     Value,
 )
+
+NEARLY = 1e-4
+"""How far apart, relative to their size, two tensors lie at most of which one is the other's like."""
 
 
 @dataclass
@@ -290,7 +294,7 @@ class LocalRun:
             )
             unfollowed = any(one.tracked and not other.tracked for one, other in given)
         met, right, moved = False, True, self._moved if loose and not misled else None
-        pairs = [] if self._beside.looks_up(base, call) else self._slots(base.outputs, call.outputs, "output")
+        pairs = [] if self._beside.looks_up(base, call) else self._returned(base, call)
         shares = shares_of(pairs, base.outputs, call.outputs) if self._shares else {}
         for place, (one, other) in enumerate(pairs):
             if other.tensor in feeds or (moved is not None and moved.merely("output", base, call, one, other)):
@@ -331,7 +335,7 @@ class LocalRun:
         if base is None:
             return {}
         feeds: dict[int, Feed] = {}
-        for one, other in self._slots(base.outputs, call.outputs, "output"):
+        for one, other in self._returned(base, call):
             _, arranged = self.compared.compare("forward", "output", base, call, one, other, "edge")
             if arranged is not None and other.tensor not in feeds and may_replace(arranged, other.value):
                 self._replace(feeds, one, other, arranged, partial(self._arrival, base, call, one, other, None))
@@ -353,9 +357,18 @@ class LocalRun:
         if not self._blame.lost and floating(one.value):
             self.silent.cut(Place(base, call, one, other), between=between)
 
-    def _slots(self, left: Sequence[Slot], right: Sequence[Slot], role: Role) -> list[tuple[Slot, Slot]]:
+    def _returned(self, base: Call, call: Call) -> list[tuple[Slot, Slot]]:
+        return self._slots(base.outputs, call.outputs, "output", inside=call.parent >= 0)
+
+    def _slots(
+        self, left: Sequence[Slot], right: Sequence[Slot], role: Role, *, inside: bool = False
+    ) -> list[tuple[Slot, Slot]]:
+        """Which belong together; ``inside`` of the model, where only who goes on tells which of several outputs is the
+        one."""
         loosely = role == "input" and self._loosely
         pairs, only_left, only_right = pair_slots(left, right, loosely=loosely)
+        if role == "output" and only_right and inside:
+            pairs, only_right = wherever_they_are(pairs, only_right, _nearly_the_same)
         if loosely and only_left and only_right:
             pairs += _masks(only_left, only_right)
         return [(one, other) for one, other in pairs if not one.value.overwritten and not other.value.overwritten]
@@ -475,6 +488,14 @@ def _leaves_nothing_out(slot: Slot) -> bool:
         return False
     values = slot.value.numpy()
     return values.size > 1 and bool((values == values.flat[0]).all())
+
+
+def _nearly_the_same(one: Slot, other: Slot) -> bool:
+    """Whether a tensor is the other's like, of several that were returned."""
+    if one.value.overwritten or other.value.overwritten or not (floating(one.value) and floating(other.value)):
+        return False
+    base, raw = one.value.numpy(), other.value.numpy()
+    return base.shape == raw.shape and rms_gap(base, raw) <= NEARLY * rms(base)
 
 
 def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:

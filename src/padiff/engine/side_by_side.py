@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from padiff.align import CallPairing, Repeated, name_of, pair_slots, tag_key, tags_of
+from padiff.align import CallPairing, Repeated, name_of, pair_slots, tag_key, tags_of, wherever_they_are
 from padiff.compare.arrays import missing
 from padiff.compare.given import as_given, as_masks, beside_the_least, beside_the_masked, leave_out_alike
 from padiff.compare.layouts import compare_in_any_layout
@@ -314,15 +314,14 @@ class SideBySide:
         loosely = role == "input" and not self._twins
         counted = role == "output" and self._lone.counted(base)
         pairs, base_alone, raw_alone = pair_slots(left, right, loosely=loosely, counted=counted)
+        if role == "output" and raw.parent >= 0 and raw_alone and not self._alike:
+            pairs, raw_alone = wherever_they_are(pairs, raw_alone, lambda one, other: self._outcome(one, other).agrees)
         self._shared.update(shares_of(pairs, left, right))
         for one, other in pairs:
-            key = (one.tensor, other.tensor)
             if self._alike:
-                self._queue_up(key, role, base, raw, one, other)
+                self._queue_up((one.tensor, other.tensor), role, base, raw, one, other)
                 continue
-            outcome = self._outcomes.get(key)
-            if outcome is None:
-                outcome = self._outcomes[key] = self._tensors(one, other)
+            outcome = self._outcome(one, other)
             if role == "input":
                 outcome = as_given(one.value, other.value, outcome)
             self._picture("forward", outcome, one.value, other.value, result=role == "output" and raw.parent < 0)
@@ -343,6 +342,13 @@ class SideBySide:
             for slot in alone:
                 if counted or (side, slot.tensor) not in known:
                     self._lone_slot(role, base, raw, side, slot)
+
+    def _outcome(self, one: Slot, other: Slot) -> Outcome:
+        key = (one.tensor, other.tensor)
+        found = self._outcomes.get(key)
+        if found is None:
+            found = self._outcomes[key] = self._tensors(one, other)
+        return found
 
     # --- many small comparisons at once: between the models' own work each would find the caches cold
 
