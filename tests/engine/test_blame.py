@@ -206,3 +206,31 @@ def test_settings_of_a_norm_with_its_activation(swapped: bool) -> None:
     assert divergence is not None
     assert divergence.raw_path == "1"
     assert [cause.name for cause in divergence.causes] == ["eps"]
+
+
+def test_a_head_that_is_no_longer_tied_to_tables_that_are() -> None:
+    """Base has one matrix under three names, the plan goes by another than the first, and raw ties two of them."""
+
+    class Tables(torch.nn.Module):
+        def __init__(self, *, tied: bool) -> None:
+            super().__init__()
+            self.shared = torch.nn.Embedding(7, 4)
+            self.source, self.target = torch.nn.Embedding(7, 4), torch.nn.Embedding(7, 4)
+            self.head = torch.nn.Linear(4, 7, bias=False)
+            for table in (self.source, self.target, *((self.head,) if tied else ())):
+                table.weight = self.shared.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.source(x).tanh() + self.target(x))
+
+    torch.manual_seed(0)
+    base, raw = Tables(tied=True), Tables(tied=False)
+    ids = torch.tensor([[0, 1, 2], [3, 4, 6]])
+    assert padiff.compare(base, raw, ids).aligned  # the sum of their gradients is base's
+    for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+        raw.load_state_dict(base.state_dict())
+        optimizers = tuple(optimizer(model.parameters(), 0.1) for model in (base, raw))
+        divergence = padiff.compare(base, raw, ids, optimizers=optimizers).divergence
+        assert divergence is not None
+        assert (divergence.raw_path, divergence.phase) == ("shared", "weight")
+        assert "tied weights" in [cause.name for cause in divergence.causes]

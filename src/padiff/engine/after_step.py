@@ -13,9 +13,9 @@ from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
 from padiff.diagnose.scene import Scene
 from padiff.engine.job import Job
-from padiff.engine.moments import MOMENTS, Moments
+from padiff.engine.moments import MOMENTS, ByPath, Moments
 from padiff.engine.scenes import agreement, arrays_of, repeated, ties_of
-from padiff.engine.shared import shared_in_base
+from padiff.engine.shared import shared_in_base, under_all_paths
 from padiff.frameworks.settings import optimizer_settings_of, settings_of
 from padiff.frameworks.stepping import optimizer_in
 from padiff.frameworks.tree import LiveTree
@@ -97,9 +97,10 @@ class AfterStep:
         tensors = base.tensors()
         weights = {source.path: base.adapter.to_numpy(tensors[source.path]) for source in entry.sources}
         found = raw.adapter.to_numpy(raw.tensors()[entry.path])
+        expected = _built(entry, weights)
         moment = moment_of(comparison)
         if moment:
-            weights, found = dict(self.moments.now[moment][0]), self.moments.now[moment][1][entry.path]
+            expected, found = self._remembered(entry, self.moments.now[moment])
         nodes = [
             live.tree.by_path()[path].index for live, path in ((base, comparison.base_path), (raw, comparison.raw_path))
         ]
@@ -115,7 +116,7 @@ class AfterStep:
             base_kind=comparison.base_kind,
             raw_kind=comparison.raw_kind,
             layer=None,
-            expected=_built(entry, weights),
+            expected=expected,
             found=np.array(found),
             base_settings=settings[0],
             raw_settings=settings[1],
@@ -129,6 +130,7 @@ class AfterStep:
             clipped=clipped,
             base_ties=ties_of(base, nodes[0]) if several else {},
             raw_ties=ties_of(raw, nodes[1]),
+            parted=several,
         )
 
     def _clipped(
@@ -141,10 +143,17 @@ class AfterStep:
             return None
         shares = [
             _share(remembered, (1 - float(own.get("beta1") or 0.0)) * history[0])
-            for remembered, own in zip((_built(entry, dict(held[0])), held[1][entry.path]), settings, strict=True)
+            for remembered, own in zip(self._remembered(entry, held), settings, strict=True)
         ]
         known = [share for share in shares if share is not None]
         return (shares[0] or known[0], shares[1] or known[0]) if known else None
+
+    def _remembered(self, entry: WeightEntry, held: tuple[ByPath, ByPath]) -> tuple[Array, Array]:
+        """What base's optimizer remembers of what fills a tensor of raw, and raw's of that, under whichever name."""
+        base, raw = (
+            under_all_paths(live, one) for live, one in zip((self._job.base, self._job.raw), held, strict=True)
+        )
+        return _built(entry, base), raw[entry.path]
 
     def repeats(self, divergence: Divergence) -> bool:
         """Whether base's call returns the same each time it runs; asked where no call is to blame."""
@@ -192,7 +201,12 @@ class AfterStep:
 
 def _chosen(job: Job, plan: WeightPlan) -> list[WeightEntry]:
     """Matrices before vectors, which say little, and the small ones first."""
-    held = {path: 4 * math.prod(job.base.adapter.shape(tensor)) for path, tensor in job.base.parameters().items()}
+    learnt = {id(parameter) for parameter in job.base.parameters().values()}
+    held = {  # under all names: a plan may go by any of a matrix that is tied
+        path: 4 * math.prod(job.base.adapter.shape(tensor))
+        for path, tensor in job.base.tensors().items()
+        if id(tensor) in learnt
+    }
 
     def size(entry: WeightEntry) -> int:
         return sum(held[path] for path in {source.path for source in entry.sources})

@@ -14,10 +14,10 @@ from padiff.compare.measure import rms
 from padiff.compare.tolerance import predicting
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
-from padiff.engine.shared import shared_in_base
+from padiff.engine.shared import shared_in_base, under_all_paths, under_other_names
 from padiff.engine.side_by_side import NOISE_OF_SUMS
 from padiff.engine.where_they_lie import compared_there
-from padiff.frameworks.tree import LiveTree, join
+from padiff.frameworks.tree import join
 from padiff.records import (
     Array,
     Comparison,
@@ -42,6 +42,8 @@ class State:
         self._job, self._plan, self._step, self._noise = job, plan, step, noise
         self._gallery = Gallery()
         self._shared = {entry.path: group for group in shared_in_base(job, plan) for entry in group}
+        self._other_names = under_other_names(job, plan, self._shared)
+        """Of what is in these, as raw ties it, too."""
         self._owners = {side: _owners(live.tree) for side, live in (("base", job.base), ("raw", job.raw))}
 
     def with_buffers_of(self, noise: Noise | None) -> State:
@@ -86,7 +88,7 @@ class State:
     def tensors(
         self, phase: Phase, role: Role, base: Mapping[str, Value | None], raw: Mapping[str, Value | None]
     ) -> list[Comparison]:
-        base, raw = _under_all_paths(self._job.base, base), _under_all_paths(self._job.raw, raw)
+        base, raw = under_all_paths(self._job.base, base), under_all_paths(self._job.raw, raw)
         tolerance = self._job.tolerance
         if tolerance.mode == "auto" and phase == "gradient" and self._noise is None:
             tolerance = replace(tolerance, atol=NOISE_OF_SUMS * _largest(base.values()))
@@ -95,6 +97,8 @@ class State:
             if entry.role != role or entry.path not in raw or not entry.sources:
                 continue
             shared = self._shared.get(entry.path, ()) if phase == "gradient" else ()
+            if phase == "gradient" and entry.path in self._other_names:
+                continue
             if shared:
                 if entry is shared[0]:
                     summed = self._sum_of(shared, base.get(entry.sources[0].path), raw, tolerance)
@@ -193,10 +197,3 @@ def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:
 def _largest(values: Iterable[Value | None]) -> float:
     """The largest root mean square among some tensors."""
     return max((rms(value.numpy()) for value in values if value is not None), default=0.0)
-
-
-def _under_all_paths(live: LiveTree, values: Mapping[str, Value | None]) -> dict[str, Value | None]:
-    """A tied tensor is listed once, under its first path; give it under the others too."""
-    tensors = live.tensors()
-    by_identity = {id(tensors[path]): value for path, value in values.items()}
-    return {path: by_identity[id(tensor)] for path, tensor in tensors.items() if id(tensor) in by_identity}

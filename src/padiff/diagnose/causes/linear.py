@@ -161,8 +161,10 @@ def untied(trial: Trial) -> Iterator[Cause]:
     """Base uses one tensor in two places, raw two: seen in gradients, and after a step."""
     scene = trial.scene
     for name, others in scene.base_ties.items():
-        if others and not scene.raw_ties.get(name) and scene.phase in ("gradient", "weight"):
-            text = f"base's {name} is the same tensor as {', '.join(others)}, raw's stands alone"
+        theirs = scene.raw_ties.get(name, ())
+        if others and (scene.parted or not theirs) and scene.phase in ("gradient", "weight"):
+            raw = f"is only {', '.join(theirs)}" if theirs else "stands alone"
+            text = f"base's {name} is the same tensor as {', '.join(others)}, raw's {raw}"
             yield Cause("tied weights", text, 0.9, tested=False)
             return
 
