@@ -134,6 +134,10 @@ class FeedingRecorder(Recorder):
             self._substitute(found, tensor, feed)
             substitute = found[id(tensor)][1]
             self._origins[id(substitute), self._adapter.version(substitute)] = slot.origin
+            if self._ops is not None and feed.value is None:
+                copy = self.tensors.known(substitute, False)
+                self.tensors.bordering.append(copy)
+                self.copies[copy.number] = self.copies.get(slot.tensor, slot.tensor)
         return found
 
     def _substitute(self, found: dict[int, tuple[Any, Any]], tensor: Any, feed: Feed) -> None:

@@ -99,7 +99,9 @@ class Step:
         adapter, recorder = self._session.live.adapter, self.recorder
         held = None if self._loss is None else unscaled(Held(adapter, self._loss), recorder.log.scale)
         draws = () if self._listener is None else tuple(self._listener.draws)
-        return self._trace or StepTrace(self._step, tuple(recorder.calls), recorder.gradients, held, {}, draws=draws)
+        return self._trace or StepTrace(
+            self._step, tuple(recorder.calls), recorder.gradients, held, {}, draws=draws, copies=recorder.copies
+        )
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""

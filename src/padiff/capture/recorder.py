@@ -95,6 +95,8 @@ class Recorder:
         if listener is not None:
             listener.lines = self._lines.stack
         self._tagged: Counter[str] = Counter()
+        self.copies: dict[int, int] = {}
+        """Where ops are watched: tensors that were put in the place of others, unchanged, to those."""
         self._ops: OpLog | None = None
         if ops is not None and hasattr(live.adapter, "watch_ops"):
             self._ops = OpLog(self, self.tensors, live.adapter, ops, self._lines.foreign)

@@ -58,6 +58,8 @@ class Reference:
     """Base's calls that began while gradients were not followed."""
     gradients_later: bool = False
     """Only forward's noise is known so far: gradients are held against the least that rounding explains anywhere."""
+    shaken: StepTrace | None = None
+    """Base shaken, as far as code goes that was watched then."""
 
 
 class LocalRun:

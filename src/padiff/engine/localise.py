@@ -29,9 +29,10 @@ from padiff.engine.inherited import (
 )
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
-from padiff.engine.scenes import Scenes, feeder_of, run_again
+from padiff.engine.scenes import Scenes, WatchedCode, feeder_of, run_again
 from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
 from padiff.engine.state import State
+from padiff.engine.suspected import Suspected
 from padiff.engine.until_sure import Doubtful, Ran, Sorts, UntilSure
 from padiff.engine.where_they_lie import gap
 from padiff.records import (
@@ -92,6 +93,7 @@ def localise(
     half_way: bool = False,
     earlier: Located | None = None,
     ops: WantedOps | None = None,
+    suspects: Suspected | None = None,
     buffers: bool = False,
 ) -> Located:
     """Run both again, synchronised; everything is afterwards as it was before.
@@ -99,18 +101,24 @@ def localise(
     ``gradients_agree`` says that the parameters' gradients do when raw runs by itself, ``gradients_differ`` that only
     gradients differ then, ``drift`` how far earlier steps have moved the parameters, ``half_way`` that raw is known to
     raise: what it does until then is looked at. ``earlier`` is the same with other inputs, whose noise will do; ``ops``
-    says which ops are recorded, too, and ``buffers`` that what the runs leave in buffers is copied.
+    says which ops are recorded, too, ``suspects`` whose code will probably be looked into, ``buffers`` that what stays
+    in buffers is copied.
     """
     backward, wanted = backward and job.backward, ops
+    if ops is not None or half_way:
+        suspects = None
+    elif suspects is not None:
+        ops, wanted = suspects.wanted(0), suspects.wanted(1)
     left: list[Mapping[str, Value]] = []
     kept = left if buffers or job.tolerance.narrow else None
     reference = reference_of(job, base, step, backward=backward, ops=ops, left=kept)
     noise: Noise | None = None
+    shaken = partial(shaken_reference, job, base, step=step, drift=drift or {}, left=left[:1])
     if earlier is not None:
         reference, noise = replace(reference, noise=earlier.scenes.reference.noise), earlier.noise
     elif tolerance.mode == "auto":
         at_once = backward and gradients_differ
-        reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=at_once, left=left[:1])
+        reference, noise = shaken(reference, backward=at_once, suspects=suspects)
         if noise is not None and backward and not at_once:
             reference = replace(reference, gradients_later=True)
             noise = replace(noise, parameters=least_of_parameters(base.live, reference))
@@ -186,7 +194,7 @@ def localise(
     judged = state(noise)
     if reference.gradients_later:
         if unsettled(run.faults, judged):
-            reference, noise = shaken_reference(job, base, reference, step, drift or {}, backward=True, left=left[:1])
+            reference, noise = shaken(reference, backward=True)
             settle(run, reference.noise)
             judged = state(noise)
         reference = replace(reference, gradients_later=False)
@@ -219,6 +227,9 @@ def localise(
         feeder,
         reached=frozenset(run.silent.reached),
         unanswered=run.silent.unanswered,
+        watched=None
+        if suspects is None
+        else WatchedCode(suspects.calls, suspects.layers, (trace, found), reference.shaken),
     )
     return Located(
         tuple(faults),
@@ -270,14 +281,17 @@ def shaken_reference(
     *,
     backward: bool,
     left: Sequence[Mapping[str, Value]] = (),
+    suspects: Suspected | None = None,
 ) -> tuple[Reference, Noise | None]:
-    """How far rounding moves what each call adds, and leaves in the buffers of which ``left`` has what base leaves."""
+    """How far rounding moves what each call adds, and leaves in the buffers of which ``left`` has what base leaves;
+    and what becomes of the code of ``suspects``."""
     jitter = Jitter(job.tolerance.narrow)
     run = LocalRun(reference, Itself(reference.trace), Tolerance(mode="auto"), backward=backward, change=jitter)
     try:
         with perturbed(base.live, jitter, relative_steps(base, drift)):
             moved: list[Mapping[str, Value]] = []
-            shaken = _fed(base, step, job, 0, run, backward=backward, left=moved if left else None)
+            ops = None if suspects is None else suspects.wanted(0)
+            shaken = _fed(base, step, job, 0, run, backward=backward, ops=ops, left=moved if left else None)
     except Exception:  # the model's own: it ran through on what it was really given
         return reference, None
     trace = reference.trace
@@ -287,6 +301,10 @@ def shaken_reference(
         loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))
         loss = max(loss, 0.0 if shaken.loss is None else gap(trace.loss, shaken.loss))
     kept = gaps(left[0], moved[0]) if left else {}
+    if suspects is not None:
+        inside = suspects.calls[0]
+        seen = tuple(call for call in shaken.calls if call.index in inside or call.parent in inside)
+        reference = replace(reference, shaken=replace(shaken, calls=seen))
     return replace(reference, noise=run.compared.gaps), Noise(parameters=parameters, buffers=kept, loss=loss)
 
 
@@ -331,7 +349,7 @@ def _fed(
                 loss_fn=job.losses[side],
                 backward=backward,
                 feeder=feeder,
-                hooks=ops is not None,
+                hooks=ops is not None and ops.calls is None,
                 ops=ops,
             ) as running,
         ):

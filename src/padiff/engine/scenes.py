@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from padiff.capture.session import Session
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.scene import Scene
+from padiff.engine.by_itself import ByItself
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.frameworks.settings import settings_of, with_settings
@@ -29,8 +30,9 @@ MOST_INNER = 8
 """Modules inside one whose weights are looked at."""
 
 
-REPEATED = 100.0
-"""An error so many times what base moves when it is shaken is none that base makes by itself."""
+REPEATED = 10.0
+"""An error so many times what base moves when it is shaken is none that base makes by itself: it ran twice for that,
+and what it does at random would have moved it as far."""
 
 
 class Reached(BaseException):
@@ -44,6 +46,18 @@ class RecordedOps:
     traces: tuple[StepTrace, StepTrace]
     noise: Mapping[int, float]
     """How far rounding moves base's tensors."""
+
+
+@dataclass(frozen=True)
+class WatchedCode:
+    """Ops that were recorded in the runs in which a place was found, of calls that were likely to be it."""
+
+    calls: tuple[frozenset[int], frozenset[int]]
+    layers: tuple[bool, bool]
+    """Whether those of the framework's own layers are among them, on each side."""
+    traces: tuple[StepTrace, StepTrace]
+    shaken: StepTrace | None
+    """Base shaken, and fed what it was given, as far as these calls go."""
 
 
 @dataclass
@@ -67,6 +81,8 @@ class Scenes:
     """What feeds raw base's tensors once more, told whether backward is needed; None where nothing can run."""
     recorded: RecordedOps | None = None
     """Where nothing can run: the ops that were recorded, if any."""
+    watched: WatchedCode | None = None
+    """What need not run once more to be looked into."""
     reached: frozenset[int] = frozenset()
     """Raw's calls to whose outputs a gradient came back."""
     unanswered: frozenset[int] = frozenset()
@@ -156,7 +172,7 @@ class Scenes:
             base_settings=settings_of(job.base.adapter, base_module),
             raw_settings=settings_of(job.raw.adapter, raw_module),
             agrees=agreement(wrong),
-            retry=lambda changes: self._retry(wrong, raw_node, changes),
+            retry=partial(self._retry, wrong, raw_node, self._by_itself(wrong)),
             repeats=lambda: _moved_little(wrong) or self._repeats(base),
             tensor=wrong.name,
             gradients={
@@ -210,7 +226,19 @@ class Scenes:
     def _calls(self) -> dict[int, Call]:
         return {call.index: call for call in self.reference.trace.calls}
 
-    def _retry(self, wrong: Comparison, raw_node: int, changes: Mapping[str, Any]) -> Array | None:
+    def _by_itself(self, wrong: Comparison) -> ByItself | None:
+        """The layer that a comparison is about, where raw can run and its output is what differs."""
+        if self.feeder is None or (wrong.phase, wrong.role) != ("forward", "output"):
+            return None
+        call = next((call for call in self.found.calls if call.index == wrong.raw_call), None)
+        return None if call is None else ByItself(self.raw, call, wrong.name, agreement(wrong))
+
+    def _retry(
+        self, wrong: Comparison, raw_node: int, alone: ByItself | None, changes: Mapping[str, Any]
+    ) -> Array | None:
+        found = None if alone is None else alone.with_settings(changes)
+        if found is not None:
+            return found
         seen: list[Array] = []
 
         def look(phase: str, role: str, call: int, name: str, value: Value) -> None:
@@ -284,7 +312,10 @@ def run_again(
 
 def _moved_little(wrong: Comparison) -> bool:
     """Whether base made nearly the same once more, when it was shaken."""
-    return (wrong.outcome.ratio or 0.0) > REPEATED
+    outcome = wrong.outcome
+    if outcome.ratio is None:
+        return False
+    return outcome.reason != "values" or outcome.ratio > REPEATED
 
 
 def _concerns(gap: DrawGap, base: str, raw: str) -> bool:

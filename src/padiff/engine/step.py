@@ -34,6 +34,7 @@ from padiff.engine.second_look import (
 )
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
+from padiff.engine.suspected import suspected
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
@@ -288,6 +289,7 @@ class Step:
                     gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
                     half_way=half_way,
                     earlier=earlier,
+                    suspects=None if self.compiled or earlier is not None else suspected(job, done),
                 )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -15,11 +15,11 @@ from padiff.capture.session import Session
 from padiff.compare.measure import rms_gap
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
-from padiff.engine.scenes import Reached, Scenes
+from padiff.engine.scenes import Reached, Scenes, WatchedCode
 from padiff.frameworks.compiled import is_opaque
 from padiff.frameworks.lookup import has_code
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Call, Fault, StepTrace, Tolerance, Value
+from padiff.records import Call, Fault, Slot, StepTrace, Tolerance, Value
 
 
 @dataclass
@@ -108,6 +108,12 @@ class Watched:
         if scenes.recorded is not None:
             base, raw = map(seen_in, scenes.recorded.traces, place.calls, place.inside)
             return base, raw
+        if place not in self._seen and scenes.watched is not None and _shows(scenes.watched, place):
+            base, raw = map(seen_in, scenes.watched.traces, place.calls, place.inside)
+            self._seen[place] = base, raw
+            if scenes.watched.shaken is not None:
+                shaken = seen_in(scenes.watched.shaken, place.calls[0], place.inside[0])
+                self._noise[place] = _moved(base, shaken)
         if place not in self._seen:
             together = [one for one in self._expected if _as_one(one, place)]
             self._expected = [one for one in self._expected if one not in together]
@@ -129,6 +135,15 @@ class Watched:
         base = run_watched(self._scenes, 0, None, places)
         raw = run_watched(self._scenes, 1, self._scenes.feeder(places[0].backward), places)
         self._seen |= {place: (base[place], raw[place]) for place in places}
+
+
+def _shows(watched: WatchedCode, place: Place) -> bool:
+    """Whether a run that is over shows all of a place."""
+    return (
+        not place.backward
+        and place.layers == watched.layers
+        and all(inside <= calls for inside, calls in zip(place.inside, watched.calls, strict=True))
+    )
 
 
 def _as_one(one: Place, other: Place) -> bool:
@@ -184,8 +199,21 @@ def run_watched(scenes: Scenes, side: int, feeder: Feeder | None, places: Sequen
 
 def seen_in(trace: StepTrace, index: int, inside: frozenset[int]) -> Seen:
     """What a run showed that is over."""
-    call = next((call for call in trace.calls if call.index == index), None)
-    return Seen(call, [one for one in trace.calls if one.parent in inside], trace.gradients)
+    calls = {one.index: one for one in trace.calls if one.index == index or one.parent in inside}
+    if trace.copies:
+        calls = {number: _with_originals(call, trace.copies) for number, call in calls.items()}
+    children = [calls[one.index] for one in trace.calls if one.parent in inside]
+    return Seen(calls.get(index), children, trace.gradients)
+
+
+def _with_originals(call: Call, copies: Mapping[int, int]) -> Call:
+    """With the tensors of which its own were copies, also in its ops: what was made of one is made of the other."""
+
+    def originals(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        return tuple(replace(slot, tensor=copies.get(slot.tensor, slot.tensor)) for slot in slots)
+
+    ops = tuple(_with_originals(op, copies) for op in call.ops)
+    return replace(call, inputs=originals(call.inputs), outputs=originals(call.outputs), ops=ops)
 
 
 def noise_inside(scenes: Scenes, seen: Mapping[Place, Seen]) -> dict[Place, dict[int, float]]:

@@ -100,6 +100,9 @@ class StepTrace(PlainData):
     ran_backward: bool = False
     draws: tuple[Draw, ...] = ()
     """Random numbers in the order in which they were drawn, where somebody listened."""
+    copies: Mapping[int, int] = field(default_factory=dict)
+    """In a run that is fed and whose ops are watched: tensors that were put in the place of others with the same
+    numbers in them, to those."""
 
     @property
     def root(self) -> Call | None:
