@@ -93,8 +93,8 @@ def compare(
     with stages(progress) as shown:
         shown.now("matching weights")
         copies = weights == "copy"
-        repeatable = copies and dump is None and job.optimizers is None
-        matching = match(job, run=True, lazily=repeatable)
+        repeatable = dump is None and job.optimizers is None
+        matching = match(job, run=True, lazily=repeatable, fills=copies)
 
         def run(matching: Matching) -> tuple[Result, Matching]:
             if copies and matching.by_base is None:

@@ -99,6 +99,29 @@ def test_raw_that_was_filled_before_runs_once() -> None:
     assert [len(side) for side in runs] == [2, 1]
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_raw_that_keeps_its_weights_runs_once_in_whatever_order(swapped: bool) -> None:
+    one, other = base(), port(swapped=swapped)
+    padiff.compare(one, other, X)
+    runs = counted(one), counted(other)
+    result = padiff.compare(one, other, X, weights="keep")
+    assert result.aligned, str(result)
+    assert [len(side) for side in runs] == [2, 1]
+
+
+def test_a_weight_that_raw_keeps_and_that_is_wrong_takes_no_run_beforehand() -> None:
+    one, other = base(), port(swapped=True)
+    padiff.compare(one, other, X)
+    other.conv_u.weight.set_value(other.conv_u.weight * 1.01)
+    kept = other.conv_u.weight.numpy().copy()
+    runs = counted(one), counted(other)
+    result = padiff.compare(one, other, X, weights="keep")
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "conv_u"
+    assert [len(side) for side in runs] == [4, 2]
+    assert np.array_equal(other.conv_u.weight.numpy(), kept)
+
+
 def test_raw_that_was_filled_otherwise_tells_by_its_values_how() -> None:
     """Two layers of one kind and size are defined in the order that is not the one they are used in."""
     one, other = base(), port(swapped=True)

@@ -4,7 +4,8 @@ Base runs first, and is watched. Raw has to be filled before anybody has seen it
 the order in which they define them. So that order is taken for granted, and raw runs beside base as if all were known,
 and is watched. When its forward is over, the plan is made again of what was seen.
 Mostly the same tensors come from the same places, and nothing has to run twice. Only where they don't, raw is filled
-anew and runs again. Which modules belong together is told by what was seen in any case.
+anew and runs again. Which modules belong together is told by what was seen in any case. Raw that keeps its own weights
+is not filled, and what was assumed of it never matters.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ class Mistaken(Exception):
 class Trial:
     """The first runs of base and of raw, on what is assumed."""
 
-    def __init__(self, job: Job, matching: Matching, matched: Matched, base: Session, raw: Session) -> None:
+    def __init__(
+        self, job: Job, matching: Matching, matched: Matched, base: Session, raw: Session, *, fills: bool
+    ) -> None:
+        """``fills`` says whether raw is given base's weights; where it keeps its own, no run of it can be in vain."""
         self._job, self._matched, self._base, self._raw = job, matched, base, raw
-        self._assumed = matching
-        self._unfilled = matching.by_base is not None
+        self._assumed, self._fills = matching, fills
+        self._unfilled = fills and matching.by_base is not None
         self.found: Matching | None = None
         """What is known, once raw has run."""
 
@@ -128,13 +132,13 @@ class Trial:
         self._raw.fill_anew(self._fill)
 
     def _stands(self, base: StepTrace, found: Matching) -> bool:
-        """Whether raw is filled as it should be; what belongs together is known from now on."""
+        """Whether raw holds what it should; what belongs together is known from now on."""
         modules, before = modules_of(self._job, found), self._matched
         if found.plan.problems or found.anchors is None or not self._follows_rightly(base, found):
             raise Mistaken(found)
         if any(modules.recorded(side) != before.modules.recorded(side) for side in (0, 1)):
             raise Mistaken(found)
-        same = _filling(found.plan) == _filling(before.plan)
+        same = not self._fills or _filling(found.plan) == _filling(before.plan)
         self._matched.plan, self._matched.modules = found.plan, modules
         return same
 

@@ -55,16 +55,17 @@ class Matching:
     nothing is, and raw cannot be filled."""
 
 
-def match(job: Job, *, run: bool, lazily: bool = False) -> Matching:
-    """Plan the weights, the user's rules above all; ``lazily`` leaves choices at their defaults for now."""
+def match(job: Job, *, run: bool, lazily: bool = False, fills: bool = True) -> Matching:
+    """Plan the weights, the user's rules above all; ``lazily`` leaves choices at their defaults for now, ``fills`` says
+    whether raw will be given base's weights, or keeps its own."""
     with eagerly(job.base), eagerly(job.raw):
-        matching = _match(job, run=run, lazily=lazily and not job.weight_rules)
+        matching = _match(job, run=run, lazily=lazily and not job.weight_rules, fills=fills)
     if not job.weight_rules:
         return matching
     return override(job, matching, entries_of(job.weight_rules, job.base, job.raw))
 
 
-def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
+def _match(job: Job, *, run: bool, lazily: bool, fills: bool) -> Matching:
     """Plan the weights at rest; where names don't settle it and ``run`` allows, look at the order of use as well."""
     rules = replace(job.rules, skip_parameterless=False, alike=alike(job))  # the first is about calls
     pairs = pair_modules(job.base.tree, job.raw.tree, rules, inside=True)
@@ -82,8 +83,9 @@ def _match(job: Job, *, run: bool, lazily: bool) -> Matching:
     def once_base_ran(base: Usage, raised: Exception | None) -> Matching:
         if watched and raised is None:
             assumed = planned((base, used_as_defined(job.raw)), None)
-            if assumed.anchors is not None and not assumed.plan.problems and _values_agree(job, base, assumed.plan):
-                return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=True))
+            fits = assumed.anchors is not None and not assumed.plan.problems
+            if fits and (not fills or _values_agree(job, base, assumed.plan)):
+                return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=fills))
         raw, other = _use_of("raw", job.raw, job.arguments()[1])
         return planned((base, raw), raised or other)
 

@@ -79,7 +79,7 @@ def run_job(
         job = replace(job, backward=False)
     after = AfterStep(job, matched.plan, base)
     randomness = Randomness(job, matched, base, raw)
-    trial = Trial(job, matching, matched, base, raw) if first_seen else None
+    trial = Trial(job, matching, matched, base, raw, fills=copied) if first_seen else None
     drift: Mapping[str, float] = {}
     replayed = 0
     keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))
