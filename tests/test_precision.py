@@ -54,3 +54,37 @@ def test_one_layer_in_another_dtype_is_still_a_difference() -> None:
     assert result.divergence is not None
     assert result.divergence.raw_path == "1"
     assert result.divergence.comparison.outcome.reason == "dtype"
+
+
+NARROW = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("factor", [1.05, 1.02, 0.98])
+def test_some_per_cent_are_seen_where_both_have_few_digits(dtype: torch.dtype, factor: float) -> None:
+    """Rounding of all that comes before it moves this output further than the fault does."""
+    base, x = encoder().to(dtype), inputs(dtype)[1]
+    raw = copy.deepcopy(base)
+    raw.layers[1].linear2.register_forward_hook(lambda module, args, output: output * factor)
+    result = padiff.compare(base, raw, (x, x))
+    assert result.divergence is not None, str(result)
+    assert result.divergence.raw_path == "layers.1.linear2"
+    assert result.divergence.causes[0].name == "scale"
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_what_both_round_otherwise_is_none(dtype: torch.dtype) -> None:
+    """Products summed up in parts: another order, as another kernel would have."""
+    base, x = encoder().to(dtype), inputs(dtype)[1]
+    raw = copy.deepcopy(base)
+    for layer in raw.layers:
+        layer.linear2.forward = _in_two_parts.__get__(layer.linear2)  # type: ignore[method-assign]
+    result = padiff.compare(base, raw, (x, x))
+    assert result.aligned, str(result)
+    assert any(one.outcome.verdict == "rounding" for one in result.comparisons)
+
+
+def _in_two_parts(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    rest = x[..., half:] @ self.weight[:, half:].T
+    return x[..., :half] @ self.weight[:, :half].T + rest + self.bias

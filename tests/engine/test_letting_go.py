@@ -41,3 +41,27 @@ def test_nothing_waits_for_the_collector(base: str, raw: str, run: Any) -> None:
         gc.garbage.clear()
         gc.enable()
     assert +left == Counter()
+
+
+@pytest.mark.parametrize(("base", "raw"), PAIRS)
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_result_holds_no_tensor_of_the_models_size(base: str, raw: str, wrong: bool) -> None:
+    """Whoever keeps results of large models keeps no gradients of theirs."""
+    models = net(base), net(raw)
+    padiff.compare(*models, {"x": batch()})
+    if wrong:
+        weight = next(iter(models[1].parameters()))
+        weight.set_value(weight * 1.5) if raw == "paddle" else weight.data.mul_(1.5)
+    gc.collect()
+
+    def held() -> int:
+        tensors = [one for one in gc.get_objects() if issubclass(type(one), (torch.Tensor, paddle.Tensor))]
+        return sum(int(np.prod(tuple(one.shape))) for one in tensors)
+
+    before = held()
+    result = padiff.compare(*models, {"x": batch()}, weights="keep")
+    gc.collect()
+    assert result.aligned is not wrong
+    size = sum(int(np.prod(tuple(one.shape))) for one in models[0].parameters())
+    assert held() - before < size / 4
+    assert not any(trace.parameter_gradients for step in result.steps for trace in (step.base, step.raw))

@@ -471,12 +471,12 @@ class Recorder:
         self._leave_alone()
         self.log.taking = False
         self.tensors.unhook()
-        if self._ops is None:
-            self.tensors.bordering += self.tensors.by_id.values()
-        else:  # what ops made lets go when they are looked at
+        if self._ops is not None:
             self._ops.run.over = True
-            if self._let_go:  # a graph that backward went through holds nothing any more
-                self.tensors.bordering.clear()
+        if self._ops is None or self._ops.wanted.calls is not None:  # of some calls: nobody may ever look at them
+            self.tensors.bordering += self.tensors.by_id.values()
+        elif self._let_go:  # what ops made lets go when they are looked at, and such a graph holds nothing any more
+            self.tensors.bordering.clear()
         self.tensors.let_go()
         self._ops = None  # it knows the recorder, too: neither would go before the collector comes
 

@@ -21,17 +21,19 @@ FEWEST_DIGITS = 2.0**-10
 
 def leaning(base: Array, raw: Array, tolerance: Tolerance) -> str:
     """By what raw is off as a whole, in words; "" where its errors are as much to one side as to the other, and where
-    no narrower dtype was meant to be the reason for them."""
-    if tolerance.mode != "auto" or tolerance.narrow < FEWEST_DIGITS or base.shape != raw.shape or base.size < LEAST:
+    neither a narrower dtype was meant to be the reason for them nor both have so few digits themselves."""
+    kinds = [kind_of(array.dtype) for array in (base, raw)]
+    if any(kind.family != "float" for kind in kinds):
         return ""
-    if any(kind_of(array.dtype).family != "float" for array in (base, raw)):
+    narrow = max(tolerance.narrow, min(kind.eps for kind in kinds))
+    if tolerance.mode != "auto" or narrow < FEWEST_DIGITS or base.shape != raw.shape or base.size < LEAST:
         return ""
     one, other = base.astype(np.float64), raw.astype(np.float64)
     if not (np.isfinite(one).all() and np.isfinite(other).all()):
         return ""
     size = float(np.sqrt(np.mean(np.square(one))))
-    lost = max(lost_below(kind_of(array.dtype)) for array in (base, raw))
-    most = max(STEPS * tolerance.narrow * size, SHARE * (tolerance.predicted or 0.0)) + lost
+    lost = max(map(lost_below, kinds))
+    most = max(STEPS * narrow * size, SHARE * (tolerance.predicted or 0.0)) + lost
     gap = other - one
     factor = float(np.mean(gap * one)) / size**2 if size > 0 else 0.0
     if abs(factor) * size > most:

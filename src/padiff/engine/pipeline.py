@@ -117,12 +117,18 @@ def run_job(
             replayed += randomness.replayed
             notes += [note for note in (*one.notes, *_compiled(one), *randomness.notes()) if note not in notes]
             doubts += one.doubts
-            steps.append(done)
+            steps.append(_without_gradients(done))
             if on_step is not None:
                 on_step(done)
             if found:
                 break
     return replace(outcome(steps, found), replayed=replayed), matching if trial is None else trial.held
+
+
+def _without_gradients(done: StepComparison) -> StepComparison:
+    """A step as a result keeps it: the gradients of two models' parameters are as large as the models."""
+    base, raw = (replace(trace, gradients={}, parameter_gradients={}) for trace in (done.base, done.raw))
+    return replace(done, base=base, raw=raw)
 
 
 def _compiled(step: Step) -> list[str]:

@@ -21,6 +21,9 @@ CANCELLED = 1.2e-7
 of a key's bias before a softmax is zero by rights, and half of it is noise in any two models."""
 HIDING = 2e-5
 """Of an output's size; where rounding is predicted to move it further, an error of a thousandth may hide behind it."""
+MUCH = 3.0
+"""How many times what a call is given may be off, relative to it, that is what it returns: rounding grows little within
+one call."""
 GROWN = 100.0
 """Up to how many times the predicted noise may grow when no call adds anything by itself."""
 
@@ -37,6 +40,24 @@ def wants_second_look(comparisons: Iterable[Comparison], tolerance: Tolerance) -
         if one.outcome.numbers is not None:
             largest[one.phase] = max(largest.get(one.phase, 0.0), one.outcome.numbers.base_rms)
     return any(_suspicious(one, largest.get(one.phase, 0.0)) for one in known)
+
+
+def adds_much(done: StepComparison, spacing: float) -> bool:
+    """Whether a call makes much more of a difference than it was given, in a dtype of few digits that has ``spacing``:
+    there rounding is predicted to move everything so far that a fault of some per cent is within it, and so is all that
+    comes after it."""
+    errors: dict[int, float] = {}
+    for one in done.comparisons:
+        numbers = one.outcome.numbers
+        if one.phase == "forward" and one.tensor >= 0 and numbers is not None and numbers.base_rms > 0:
+            errors[one.tensor] = max(errors.get(one.tensor, 0.0), numbers.rmse / numbers.base_rms)
+    for _, call in done.pairs:
+        given, returned = (
+            [errors[slot.tensor] for slot in slots if slot.tensor in errors] for slots in (call.inputs, call.outputs)
+        )
+        if given and returned and max(returned) > MUCH * max(given) + spacing:
+            return True
+    return False
 
 
 def may_hide(comparisons: Iterable[Comparison], noise: Noise | None) -> bool:

@@ -23,6 +23,7 @@ from padiff.engine.matched import Matched
 from padiff.engine.ops_beside import named_by_ops, with_ops
 from padiff.engine.randomness import Randomness
 from padiff.engine.second_look import (
+    adds_much,
     agreeing_by_themselves,
     as_shares,
     explained,
@@ -37,6 +38,7 @@ from padiff.engine.state import State
 from padiff.engine.suspected import suspected
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
+from padiff.engine.widths import few_digits
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.records import (
     Divergence,
@@ -145,6 +147,8 @@ class Step:
             told = [one for one in told if id(one) not in known]
             done = self.done = replace(done, comparisons=tuple(as_shares(done.comparisons, shares)))
         wanted = done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise)
+        if not wanted and by_rounding and (spacing := few_digits(job)):
+            wanted = adds_much(done, spacing)
         if wanted and by_rounding and levelled_first(done, told, job.tolerance) and self._agree_levelled():
             done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
         elif wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from padiff.compare.leaning import FEWEST_DIGITS
 from padiff.compare.tolerance import spacing
 from padiff.engine.job import Job
 from padiff.frameworks.tree import LiveTree, main_dtype
@@ -22,6 +23,13 @@ def with_width(tolerance: Tolerance, base: LiveTree, raw: LiveTree) -> Tolerance
     A few tensors in another dtype are a difference like any other."""
     dtypes = main_dtype(base), main_dtype(raw)
     return tolerance if None in dtypes or dtypes[0] == dtypes[1] else _narrowed(tolerance, dtypes)
+
+
+def few_digits(job: Job) -> float:
+    """The spacing of the dtype in which both models keep their parameters, where it has few digits; else 0."""
+    dtypes = main_dtype(job.base), main_dtype(job.raw)
+    own = 0.0 if dtypes[0] is None or dtypes[0] != dtypes[1] else spacing(dtypes[0])
+    return own if own >= FEWEST_DIGITS else 0.0
 
 
 def product_dtypes(job: Job, done: StepComparison) -> list[str | None]:
