@@ -46,6 +46,7 @@ class Givers:
         blamed: Call | None = None
         for base, raw in self._met.outward(call.parent):
             others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
+            others = others or (base is None and expected is not None and _rearranges(raw, slot, expected))
             if blamed is None and not others and not self._passed(base, raw, slot):
                 blamed = raw
             if blamed is not None and base is not None:
@@ -139,3 +140,13 @@ class Givers:
             return False
         twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
         return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
+
+
+def _rearranges(outer: Call, slot: Slot, expected: Slot) -> bool:
+    """Whether a call hands on the numbers that it was given, in whatever order, and they are not those that are
+    expected: its own code only puts them elsewhere, and nothing it could do would make them right."""
+    given = [one for one in outer.inputs[:1] if floating(one.value)]
+    if not given or any(one.value.overwritten for one in (*given, slot, expected)) or not floating(expected.value):
+        return False
+    came, found, wanted = (one.value.numpy() for one in (*given, slot, expected))
+    return came.size == found.size == wanted.size and other_numbers([wanted], [came]) and not other_numbers([came], [found])

@@ -219,6 +219,7 @@ def localise(
         feeder,
         reached=frozenset(run.silent.reached),
         unanswered=run.silent.unanswered,
+        wrong=frozenset(fault.raw.index for fault in faults),
     )
     return Located(
         tuple(faults),

@@ -166,13 +166,21 @@ class Silent:
         met = self._blame.met
         inside = (place for place in self._unanswered() if met.inside(place.call, fault.raw))
         last = next(inside, None)
-        around = None if last is None else met[last.call.parent]
+        around = None if last is None else met[self._whose_code(last).parent]
         if last is None or around is None or around[0] is not None:
             return None
         nearest = next(raw for base, raw in met.outward(last.call.parent) if base is not None)
         if nearest.index != fault.raw.index:
             return None
         return Fault("backward", fault.base, around[1], self._no_answer(last), between=True, before=last.call)
+
+    def _whose_code(self, place: Place) -> Call:
+        """The call that returned an output, or the outermost without a partner that hands on just that: their own code
+        does nothing with it, whoever calls them may."""
+        met, call = self._blame.met, place.call
+        while (around := met.lone_around(call)) is not None and place.other.origin in _origins(around):
+            call = around
+        return call
 
     @property
     def unanswered(self) -> frozenset[int]:
@@ -198,6 +206,10 @@ def nothing(gradient: Value) -> Array:
     """What goes on of a gradient where base follows none."""
     array = gradient.numpy()
     return np.zeros(array.shape, array.dtype)
+
+
+def _origins(call: Call) -> set[int]:
+    return {slot.origin for slot in call.outputs}
 
 
 def _innermost(silent: list[Place]) -> Iterator[Place]:
