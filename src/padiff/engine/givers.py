@@ -8,7 +8,7 @@ from padiff.engine.calls_met import CallsMet
 from padiff.engine.families import floating
 from padiff.engine.partners import alters
 from padiff.engine.prints import other_numbers
-from padiff.records import Array, Call, Slot
+from padiff.records import Array, Call, Side, Slot
 
 
 class Givers:
@@ -39,6 +39,14 @@ class Givers:
         for slot in call.outputs:
             if slot.origin == slot.tensor and slot.tensor not in given:
                 self._made_alone.setdefault(slot.tensor, call)
+
+    def taken_up_inside(self, call: Call, side: Side, origin: int) -> bool:
+        """Whether a call inside of another is given, rightly, what one side gives the other and the other's makes."""
+        if side == "raw":
+            found = [index for index, tensor in self.right if tensor == origin]
+        else:
+            found = [index for index, tensor in self.has if tensor == origin]
+        return any(self._met.inside(self._met[index][1], call) for index in found)
 
     def around(self, call: Call, slot: Slot, expected: Slot | None = None) -> tuple[Call, Call]:
         """Whose code hands this tensor to the call: the call around it, or one further out that passed it on, or that

@@ -153,10 +153,24 @@ class Silent:
         """The last output to which a gradient comes back in base and none in raw, in a call to which one does: for
         where no call is to blame, and gradients of parameters differ."""
         for place in self._unanswered():
-            base, raw = self._blame.met[place.call.parent]
-            if place.call.parent in self.reached and base is not None:
-                return Fault("backward", base, raw, self._no_answer(place), between=True, after=place.call)
+            around = self._reached_around(place)
+            if around is not None:
+                return Fault("backward", *around, self._no_answer(place), between=True, after=place.call)
         return None
+
+    def _reached_around(self, place: Place) -> tuple[Call, Call] | None:
+        """The call in whose code an output is taken up, if a gradient comes to it: to one without a partner, if one
+        comes to a call inside; with base's beside it, or beside the nearest around it."""
+        met, call = self._blame.met, self._whose_code(place)
+        while (lone := met.lone_around(call)) is not None and not any(
+            one.index in self.reached for one in met.all_inside(lone)
+        ):
+            call = lone
+        around = list(met.outward(call.parent))
+        nearest = next((pair for pair in around if pair[0] is not None), None)
+        if nearest is None or nearest[0] is None or nearest[1].index not in self.reached:
+            return None
+        return nearest[0], around[0][1]
 
     def in_a_lone_call(self, fault: Fault) -> Fault | None:
         """Where a call sends back something wrong, and a call inside that has no partner gets nothing back to what the

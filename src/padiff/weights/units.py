@@ -356,12 +356,7 @@ def _in_list_order(units: list[Unit]) -> list[Unit]:
     Experts are used as the router will; and blocks that a port calls in the wrong order, or leaves out, are not
     to be filled with each other's weights.
     """
-    lists: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
-    for unit in units:
-        parts = unit.path.split(".")
-        for place, part in enumerate(parts):
-            if part.isdigit():
-                lists[".".join(parts[:place])][int(part)].append(unit)
+    lists = _lists(units)
     for name, members in sorted(lists.items(), key=lambda item: item[0].count(".")):
         if len(members) < 2 or not _out_of_order(members):
             continue
@@ -376,6 +371,27 @@ def _in_list_order(units: list[Unit]) -> list[Unit]:
         ordered = [u for n in sorted(members) for u in sorted(members[n], key=lambda unit: place_of[unit.order])]
         units = [*units[:start], *ordered, *later]
     return units
+
+
+def _lists(units: Sequence[Unit]) -> dict[str, dict[int, list[Unit]]]:
+    """Path of a list to what each of its members holds, by number."""
+    found: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
+    for unit in units:
+        parts = unit.path.split(".")
+        for place, part in enumerate(parts):
+            if part.isdigit():
+                found[".".join(parts[:place])][int(part)].append(unit)
+    return found
+
+
+def left_out_of_lists(units: Sequence[Unit]) -> set[int]:
+    """Units of members of lists that are not used at all, where another member is: they stand in the list's order."""
+    found: set[int] = set()
+    for members in _lists(units).values():
+        idle = [own for own in members.values() if all(unit.use == math.inf for unit in own)]
+        if 0 < len(idle) < len(members):
+            found.update(unit.order for own in idle for unit in own)
+    return found
 
 
 def _peers(lists: Mapping[str, Mapping[int, list[Unit]]], name: str) -> dict[int, list[int]]:
