@@ -273,7 +273,8 @@ class Blame:
         elif kind == "beside":
             if other is call.inputs[0]:
                 self.doubts.given_another_size.add(call.index)
-            fault = self.doubts.returned(other) or fault  # what a doubtful call returned tells on that
+            # Who returned it just so is to blame, and what a doubtful call returned tells on that.
+            fault = further or self.doubts.returned(other) or fault
             excuse = Excuse((base.kind, call.kind, other.name), fault, (one.origin, other.origin))
             self._excuses.setdefault(call.index, []).append(excuse)
         elif kind == "doubtful" and call.index not in self._excuses and longer(fault):
@@ -353,9 +354,9 @@ class Blame:
     def _matters(self, excuse: Excuse) -> bool:
         """Whether no call is known to have returned the right thing though it was given that."""
         idle = self._idle, self._idle_in_doubt
-        if excuse.alone is not None and excuse.fault.after is not None:
-            if self.givers.taken_up_inside(excuse.fault.after, *excuse.alone):
-                return False
+        called, alone = excuse.fault.after, excuse.alone
+        if alone is not None and called is not None and self.givers.taken_up_inside(called, *alone):
+            return False
         return not any(excuse.sort in known or excuse.tensors in known for known in idle)
 
 

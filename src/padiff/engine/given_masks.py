@@ -13,7 +13,7 @@ from padiff.diagnose.likes import Event, Likes, Side
 from padiff.diagnose.own_code import MASKING, Culprit
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.scenes import Scenes
-from padiff.records import Array, Call, Fault, Slot, Tolerance
+from padiff.records import Array, Call, Fault, Slot, Tolerance, Value
 
 
 def given_wrongly(culprit: Culprit, fault: Fault, scenes: Scenes) -> Fault | None:
@@ -33,19 +33,19 @@ def given_wrongly(culprit: Culprit, fault: Fault, scenes: Scenes) -> Fault | Non
     return _between(fault, inner, outer, scenes)
 
 
-def left_without(culprit: Culprit, fault: Fault, scenes: Scenes) -> Fault | None:
+def left_without(culprit: Culprit, fault: Fault, scenes: Scenes, called: Call) -> Fault | None:
     """The fault of the call that hands no mask on, where base's module uses one that it is given, and raw's takes one
-    and was given none; None where its likes are right without."""
+    and was given none; None where its likes are right without. ``called`` is raw's module, or the one inside of it in
+    whose code it goes wrong."""
     if fault.phase != "forward" or culprit.likes is None or culprit.base is None:
         return None
-    base, raw = culprit.likes.sides
-    mask = _given_mask(base, culprit.base)
-    if mask is None or any(_leaves_out(raw, slot.tensor) for slot in raw.inside.given):
+    mask = _given_mask(culprit.likes.sides[0], culprit.base)
+    if mask is None or any(_leaves_out(slot.value) for slot in called.inputs):
         return None
-    if not _takes_a_mask(scenes, fault.raw) or _others_do_without(scenes, fault.raw, mask):
+    if not _takes_a_mask(scenes, called) or _others_do_without(scenes, called, mask):
         return None
     calls = {call.index: call for call in scenes.found.calls}
-    inner, outer = fault.raw, calls.get(fault.raw.parent)
+    inner, outer = called, calls.get(called.parent)
     while outer is not None and not _is_given(outer, mask) and _takes_a_mask(scenes, outer):
         partner = scenes.pairs.get(outer.index)
         if outer.parent < 0 or (partner is not None and not _is_given(partner, mask)):
@@ -74,7 +74,7 @@ def _given_mask(side: Side, event: Event) -> Array | None:
         tensor: int | None = slot.tensor
         while tensor is not None and tensor not in given:
             tensor = _made_of(side, tensor)
-        if tensor is not None and _leaves_out(side, tensor):
+        if tensor is not None and _leaves_out(side.values[tensor]):
             return side.values[tensor].numpy()
     return None
 
@@ -83,22 +83,17 @@ def _made_of(side: Side, tensor: int) -> int | None:
     """The mask that another was made of, by turning it or taking a part."""
     maker = side.maker.get(tensor)
     given = [] if maker is None or maker.child else [slot.tensor for slot in maker.call.inputs]
-    return given[0] if len(given) == 1 and _leaves_out(side, given[0]) else None
+    return given[0] if len(given) == 1 and _leaves_out(side.values[given[0]]) else None
 
 
-def _leaves_out(side: Side, tensor: int) -> bool:
-    """Whether it is a mask; one that is added to scores may hold any two numbers, of which one is nothing."""
-    if side.masks(tensor):
-        return True
-    value = side.values[tensor]
+def _leaves_out(value: Value) -> bool:
+    """Whether it is a mask: of booleans, or added to scores, which holds any two numbers, one of them nothing."""
     if value.overwritten or len(value.shape) < 2:
         return False
-    array = side.array(tensor)
-    return array.dtype.kind == "f" and array.size > 1 and array.max() == 0 > array.min() and _is_of_two(array)
-
-
-def _is_of_two(array: Array) -> bool:
-    return bool(((array == 0) | (array == array.min())).all())
+    array = value.numpy()
+    if array.dtype.kind != "f" or array.size < 2:
+        return array.dtype == bool
+    return bool(array.max() == 0 > array.min()) and bool(((array == 0) | (array == array.min())).all())
 
 
 def _takes_a_mask(scenes: Scenes, call: Call) -> bool:
@@ -121,9 +116,10 @@ def _others_do_without(scenes: Scenes, call: Call, mask: Array) -> bool:
         if not (base.outputs and other.outputs):
             continue
         one, two = base.outputs[0].value, other.outputs[0].value
-        if _is_given(base, mask) and not _is_given(other, mask) and not (one.overwritten or two.overwritten):
-            if agree_in_any_layout(one.numpy(), two.numpy(), Tolerance(mode="auto")):
-                return True
+        if not _is_given(base, mask) or _is_given(other, mask) or one.overwritten or two.overwritten:
+            continue
+        if agree_in_any_layout(one.numpy(), two.numpy(), Tolerance(mode="auto")):
+            return True
     return False
 
 

@@ -157,4 +157,8 @@ def _rearranges(outer: Call, slot: Slot, expected: Slot) -> bool:
     if not given or any(one.value.overwritten for one in (*given, slot, expected)) or not floating(expected.value):
         return False
     came, found, wanted = (one.value.numpy() for one in (*given, slot, expected))
-    return came.size == found.size == wanted.size and other_numbers([wanted], [came]) and not other_numbers([came], [found])
+    return (
+        came.size == found.size == wanted.size
+        and other_numbers([wanted], [came])
+        and not other_numbers([came], [found])
+    )

@@ -62,7 +62,7 @@ def with_op(
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet. Where one of ``further`` faults is why the op goes wrong,
     ``instead`` tells of that."""
-    fault = with_a_partner(fault, scenes)
+    called, fault = fault.raw, with_a_partner(fault, scenes)
     scenes = looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
     if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
@@ -89,7 +89,7 @@ def with_op(
     giver = given_wrongly(culprit, fault, scenes)
     if giver is None:
         text = f"{divergence.raw_path} takes a mask and is given none, base's is"
-        giver = left_without(culprit, fault, scenes)
+        giver = left_without(culprit, fault, scenes, called)
     if giver is None:
         return told
     ((other, _),) = divergences_of([giver], (), [(giver.base, giver.raw)])

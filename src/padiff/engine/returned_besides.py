@@ -1,5 +1,6 @@
 """What a call returns besides its first output may be a mask or a cache in another form, and accuses nobody. Where the
-code around, or of a module that it is handed on to, goes wrong just because it is given such a thing, it was the call."""
+code around, or that of a module it is handed on to, goes wrong just because it is given such a thing, it was the call.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ def returned_wrong(culprit: Culprit, further: Sequence[Fault], fault: Fault) -> 
         returned = output_of(one)
         if one.base.index in makers[0] and one.raw.index in makers[1]:
             return one
-        if returned is not None and returned[0] is not None:
-            if returned[0].origin in handed[0] and returned[1].origin in handed[1]:
-                return one
+        if returned is None or returned[0] is None:
+            continue
+        if returned[0].origin in handed[0] and returned[1].origin in handed[1]:
+            return one
     return None
 
 
