@@ -40,7 +40,7 @@ def left_without(culprit: Culprit, fault: Fault, scenes: Scenes, called: Call) -
     if fault.phase != "forward" or culprit.likes is None or culprit.base is None:
         return None
     mask = _given_mask(culprit.likes.sides[0], culprit.base)
-    if mask is None or any(_leaves_out(slot.value) for slot in called.inputs):
+    if mask is None or any(_may_be_one(slot, mask) for slot in called.inputs[1:]):
         return None
     if not _takes_a_mask(scenes, called) or _others_do_without(scenes, called, mask):
         return None
@@ -94,6 +94,14 @@ def _leaves_out(value: Value) -> bool:
     if array.dtype.kind != "f" or array.size < 2:
         return array.dtype == bool
     return bool(array.max() == 0 > array.min()) and bool(((array == 0) | (array == array.min())).all())
+
+
+def _may_be_one(slot: Slot, mask: Array) -> bool:
+    """Whether something has the place of a mask, whatever it holds."""
+    shape = slot.value.shape
+    if slot.tracked or len(shape) < 2:
+        return False
+    return all(one in (1, other) for one, other in zip(reversed(shape), reversed(mask.shape), strict=False))
 
 
 def _takes_a_mask(scenes: Scenes, call: Call) -> bool:
