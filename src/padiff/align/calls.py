@@ -142,7 +142,11 @@ class CallPairing:
         return self._together[key]
 
     def lacking(self, raw: Call) -> bool:
-        """Whether base has no module that a call of raw could be held against."""
+        """Whether base has no module that a call of raw could be held against, not even one of its kind and place that
+        it may have been called before, or after."""
+        hint = self._hints.get(raw.node)
+        if hint is not None and self._trees["base"].nodes[hint].kind.lower() == raw.kind.lower():
+            return False
         return raw.node not in self._base_of and raw.node not in self._group_of
 
     def held(self, base: Call) -> bool:

@@ -34,6 +34,8 @@ class Excuse(NamedTuple):
     fault: Fault
     tensors: tuple[int, int] = NOTHING
     """Of base and of raw, where both gave one."""
+    alone: tuple[Side, int] | None = None
+    """Which side gave one, and that, where the other gave none."""
 
 
 class Blame:
@@ -192,15 +194,15 @@ class Blame:
     def further_faults(self) -> list[Fault]:
         return list(self._further.values())
 
-    def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
+    def not_given(self, base: Call, call: Call, comparison: Comparison, alone: tuple[Side, int]) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
-        differs."""
+        differs, unless the other makes the same itself."""
         outer = next(self.met.outward(call.parent), None)
         if outer is None or outer[0] is None:
             return
         before = self.met.before(call)
         fault = Fault("forward", outer[0], outer[1], comparison, between=True, before=before, after=call)
-        excuse = Excuse((base.kind, call.kind, f"no {comparison.name}"), fault)
+        excuse = Excuse((base.kind, call.kind, f"no {comparison.name}"), fault, alone=alone)
         self._excuses.setdefault(call.index, []).append(excuse)
 
     def framed_otherwise(self, call: Call, one: Slot, other: Slot, comparison: Comparison) -> None:
@@ -234,7 +236,7 @@ class Blame:
                 kind = "beside"
         if kind == "beside" and (_says_the_same(one, other, arranged) or self._begun_elsewhere(call, one, other)):
             return
-        if self.lost:
+        if self.lost or (kind == "beside" and _of_other_sorts(one, other)):
             return
         if phase == "forward" and self._misled(call):
             return
@@ -271,7 +273,8 @@ class Blame:
         elif kind == "beside":
             if other is call.inputs[0]:
                 self.doubts.given_another_size.add(call.index)
-            fault = self.doubts.returned(other) or fault  # what a doubtful call returned tells on that
+            # Who returned it just so is to blame, and what a doubtful call returned tells on that.
+            fault = further or self.doubts.returned(other) or fault
             excuse = Excuse((base.kind, call.kind, other.name), fault, (one.origin, other.origin))
             self._excuses.setdefault(call.index, []).append(excuse)
         elif kind == "doubtful" and call.index not in self._excuses and longer(fault):
@@ -351,6 +354,9 @@ class Blame:
     def _matters(self, excuse: Excuse) -> bool:
         """Whether no call is known to have returned the right thing though it was given that."""
         idle = self._idle, self._idle_in_doubt
+        called, alone = excuse.fault.after, excuse.alone
+        if alone is not None and called is not None and self.givers.taken_up_inside(called, *alone):
+            return False
         return not any(excuse.sort in known or excuse.tensors in known for known in idle)
 
 
@@ -369,6 +375,15 @@ def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
     if floating(one.value) and floating(other.value):
         return in_another_form(one.value.numpy(), other.value.numpy()) is not None
     return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())
+
+
+def _of_other_sorts(one: Slot, other: Slot) -> bool:
+    """Whether one of two counts, positions or words, and the other has fractions: they are not each other's, a mask
+    of ones and zeros may be."""
+    if floating(one.value) == floating(other.value):
+        return False
+    counts = (other if floating(one.value) else one).value.numpy()
+    return counts.dtype.kind in "iu" and bool(((counts != 0) & (counts != 1)).any())
 
 
 def _told_otherwise(one: Slot, other: Slot) -> bool:

@@ -72,6 +72,11 @@ class CallsMet:
         """A call with what it returned; None where it has not."""
         return next((one for one in self._children.get(call.parent, ()) if one.index == call.index), None)
 
+    def lone_around(self, call: Call) -> Call | None:
+        """The call around this one, with what it returned, if it has ended and nothing of base's stands beside it."""
+        base, around = self._pairs.get(call.parent, (None, None))
+        return None if around is None or base is not None else self.as_ended(around)
+
     def all_inside(self, call: Call) -> Iterator[Call]:
         """The calls in this one that have ended."""
         for one in self._children.get(call.index, ()):

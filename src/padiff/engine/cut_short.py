@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from padiff.engine.calls_met import outward, parents_of
+from padiff.engine.doubts import output_of
 from padiff.engine.prints import Prints, told_apart
 from padiff.records import Call, Fault, Slot, StepTrace
 
@@ -17,16 +18,25 @@ Likes = Callable[[Fault], Sequence[Fault]]
 
 
 def first_cut_short(doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, likes: Likes | None = None) -> int | None:
-    """The first raw call among these that ends too early, and whose ``likes`` all do; both ran with their ops
-    watched."""
+    """The first raw call among these that ends too early, and whose ``likes`` all do; both ran with their ops watched.
+    Of several around each other that return the very same in both models, the innermost: the others' code hands on."""
 
     def short(one: Fault) -> bool:
         return one.found is not None and _cut_short(one, base, raw)
 
     ordered = sorted(doubts, key=lambda one: one.raw.index)
-    return next(
-        (one.raw.index for one in ordered if short(one) and (likes is None or all(map(short, likes(one))))), None
-    )
+    first = next((one for one in ordered if short(one) and (likes is None or all(map(short, likes(one))))), None)
+    if first is None:
+        return None
+    returned = _origins(first)
+    same = (one for one in reversed(ordered) if returned is not None and _origins(one) == returned)
+    return next(same, first).raw.index
+
+
+def _origins(doubt: Fault) -> tuple[int, int] | None:
+    """Which tensors of base and of raw a doubt is about."""
+    base, raw = output_of(doubt) or (None, None)
+    return None if base is None or raw is None else (base.origin, raw.origin)
 
 
 def not_as_a_rule(doubts: Iterable[Fault], likes: Likes, ending_elsewhere: frozenset[int]) -> list[Fault]:

@@ -95,10 +95,15 @@ class Doubts:
         """Whether something doubtful may be wrong, where a tensor is; what one side rectifies in the module, and the
         other after it, is not what was wrong. Where both hand on what they returned, nobody does it after it."""
         while self._open and _rectifies(latest := self._innermost(self._open[-1])):
-            if _is_output_of(latest, one, told):
+            if _is_output_of(latest, one, told) and not self._rectified_as_a_rule(latest):
                 break
             self._open = [doubt for doubt in self._open if doubt is not latest]
         return bool(self._open)
+
+    def _rectified_as_a_rule(self, doubt: Fault) -> bool:
+        """Whether others of its class are rectified by one side only, too: who calls this one left that out."""
+        likes = self._likes[_sort(doubt)]
+        return any(one is not None and one.raw.node != doubt.raw.node and _rectifies(one) for one in likes)
 
     def confirmed(self, one: Slot, told: Slot) -> Fault | None:
         """A tensor is wrong: what was doubtful last is, and explains the rest; of several, the last that returned as
@@ -126,7 +131,7 @@ class Doubts:
     def _goes_on_outside(self, doubt: Fault, one: Slot, told: Slot) -> bool:
         """Whether base hands on just what its call returns, and raw something that it makes of what its call returns,
         which is what another in there returned, rightly: raw's author does the rest outside."""
-        returned = _output_of(doubt)
+        returned = output_of(doubt)
         if returned is None or returned[1].origin not in self._right or returned[0] is None:
             return False
         return one.origin == returned[0].origin and told.origin != returned[1].origin
@@ -151,7 +156,7 @@ class Doubts:
         nobody is wrong for it; none where one returns what base's does."""
         rivals = {one.raw.index for one in self.rivals}
         slight = doubt.raw.index in self._slight
-        if slight or None in self._likes[_sort(doubt)] or doubt.base.kind in CONTAINERS:
+        if slight or doubt.base.kind in CONTAINERS:
             return []
         return [one for one in self._all if _sort(one) == _sort(doubt) and one.raw.index not in rivals]
 
@@ -237,7 +242,7 @@ def _normalised(scores: Array, shares: Array) -> bool:
 
 def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
     """Whether a tensor of raw, or of base, is the very output that a fault is about; a call may return others."""
-    returned = _output_of(fault)
+    returned = output_of(fault)
     if returned is None:
         return False
     base, raw = returned
@@ -246,11 +251,11 @@ def _told_by(fault: Fault, one: Slot | None, other: Slot) -> bool:
 
 def _is_output_of(fault: Fault, one: Slot, other: Slot) -> bool:
     """Whether two tensors of base and raw are the very output that a fault is about."""
-    base, raw = _output_of(fault) or (None, None)
+    base, raw = output_of(fault) or (None, None)
     return base is not None and raw is not None and (one.origin, other.origin) == (base.origin, raw.origin)
 
 
-def _output_of(fault: Fault) -> tuple[Slot | None, Slot] | None:
+def output_of(fault: Fault) -> tuple[Slot | None, Slot] | None:
     """The output that a fault is about, in base, where it has one, and in raw."""
     base, raw = fault.base.outputs, fault.raw.outputs
     place = next((n for n, slot in enumerate(raw) if slot.tensor == fault.comparison.tensor), None)

@@ -1,16 +1,19 @@
-"""A module of base's that makes its mask itself, ``is_causal`` say, and one of raw's that is given it: where the masks
-differ, who made the one that was given is to blame."""
+"""A mask that is made outside of the module that uses it. Where raw's module is given one that leaves out other places
+than base's, who made it is to blame; where it is given none and could be, who does not hand it on."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import numpy as np
 
+from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.likes import Event, Likes, Side
 from padiff.diagnose.own_code import MASKING, Culprit
+from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.scenes import Scenes
-from padiff.records import Array, Fault, Slot
+from padiff.records import Array, Call, Fault, Slot, Tolerance, Value
 
 
 def given_wrongly(culprit: Culprit, fault: Fault, scenes: Scenes) -> Fault | None:
@@ -27,13 +30,115 @@ def given_wrongly(culprit: Culprit, fault: Fault, scenes: Scenes) -> Fault | Non
     inner, outer = fault.raw, calls.get(fault.raw.parent)
     while outer is not None and wrong.origin in [slot.origin for slot in outer.inputs]:
         inner, outer = outer, calls.get(outer.parent)
-    partner = None if outer is None else scenes.pairs.get(outer.index)
-    if outer is None or partner is None:
+    return _between(fault, inner, outer, scenes)
+
+
+def left_without(culprit: Culprit, fault: Fault, scenes: Scenes, called: Call) -> Fault | None:
+    """The fault of the call that hands no mask on, where base's module uses one that it is given, and raw's takes one
+    and was given none; None where its likes are right without. ``called`` is raw's module, or the one inside of it in
+    whose code it goes wrong."""
+    if fault.phase != "forward" or culprit.likes is None or culprit.base is None:
+        return None
+    mask = _given_mask(culprit.likes.sides[0], culprit.base)
+    if mask is None or any(_may_be_one(slot, mask) for slot in called.inputs[1:]):
+        return None
+    if not _takes_a_mask(scenes, called) or _others_do_without(scenes, called, mask):
+        return None
+    calls = {call.index: call for call in scenes.found.calls}
+    inner, outer = called, calls.get(called.parent)
+    while outer is not None and not _is_given(outer, mask) and _takes_a_mask(scenes, outer):
+        partner = scenes.pairs.get(outer.index)
+        if outer.parent < 0 or (partner is not None and not _is_given(partner, mask)):
+            break
+        inner, outer = outer, calls.get(outer.parent)
+    return _between(fault, inner, outer, scenes)
+
+
+def _between(fault: Fault, inner: Call, outer: Call | None, scenes: Scenes) -> Fault | None:
+    """It is the code of ``outer``, before it calls ``inner``."""
+    calls = {call.index: call for call in scenes.found.calls}
+    around = outer
+    while around is not None and around.index not in scenes.pairs:
+        around = calls.get(around.parent)
+    if outer is None or around is None:
         return None
     before = [call for call in scenes.found.calls if call.parent == outer.index and call.index < inner.index]
-    return Fault(
-        "forward", partner, outer, fault.comparison, between=True, before=before[-1] if before else None, after=inner
-    )
+    partner, last = scenes.pairs[around.index], before[-1] if before else None
+    return Fault("forward", partner, outer, fault.comparison, between=True, before=last, after=inner)
+
+
+def _given_mask(side: Side, event: Event) -> Array | None:
+    """The mask that an op works with and that the module was given."""
+    given = {slot.tensor for slot in side.inside.given}
+    for slot in event.call.inputs:
+        tensor: int | None = slot.tensor
+        while tensor is not None and tensor not in given:
+            tensor = _made_of(side, tensor)
+        if tensor is not None and _leaves_out(side.values[tensor]):
+            return side.values[tensor].numpy()
+    return None
+
+
+def _made_of(side: Side, tensor: int) -> int | None:
+    """The mask that another was made of, by turning it or taking a part."""
+    maker = side.maker.get(tensor)
+    given = [] if maker is None or maker.child else [slot.tensor for slot in maker.call.inputs]
+    return given[0] if len(given) == 1 and _leaves_out(side.values[given[0]]) else None
+
+
+def _leaves_out(value: Value) -> bool:
+    """Whether it is a mask: of booleans, or added to scores, which holds any two numbers, one of them nothing."""
+    if value.overwritten or len(value.shape) < 2:
+        return False
+    array = value.numpy()
+    if array.dtype.kind != "f" or array.size < 2:
+        return array.dtype == bool
+    return bool(array.max() == 0 > array.min()) and bool(((array == 0) | (array == array.min())).all())
+
+
+def _may_be_one(slot: Slot, mask: Array) -> bool:
+    """Whether something has the place of a mask, whatever it holds."""
+    shape = slot.value.shape
+    if slot.tracked or len(shape) < 2:
+        return False
+    return all(one in (1, other) for one, other in zip(reversed(shape), reversed(mask.shape), strict=False))
+
+
+def _takes_a_mask(scenes: Scenes, call: Call) -> bool:
+    """Whether the module's code may be given a mask."""
+    try:
+        names = inspect.signature(scenes.job.raw.modules[call.node].forward).parameters
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return any("mask" in name for name in names)
+
+
+def _others_do_without(scenes: Scenes, call: Call, mask: Array) -> bool:
+    """Whether another call of its class is right without a mask, where base's is given one: its code makes its own."""
+    parents = parents_of(scenes.found.calls)
+    wrong = {call.index}.union(*(outward(index, parents) for index in scenes.wrong))
+    for other in scenes.found.calls:
+        base = scenes.pairs.get(other.index)
+        if other.kind != call.kind or other.index in wrong or base is None:
+            continue
+        if not (base.outputs and other.outputs):
+            continue
+        one, two = base.outputs[0].value, other.outputs[0].value
+        if not _is_given(base, mask) or _is_given(other, mask) or one.overwritten or two.overwritten:
+            continue
+        if agree_in_any_layout(one.numpy(), two.numpy(), Tolerance(mode="auto")):
+            return True
+    return False
+
+
+def _is_given(call: Call, mask: Array) -> bool:
+    """Whether a call is given a mask that leaves out the same."""
+    for slot in call.inputs[1:]:
+        if not slot.value.overwritten and not slot.tracked and len(slot.value.shape) > 1:
+            values = slot.value.numpy()
+            if values.size > 1 and values.min() != values.max() and _same(mask, values, unsure=False):
+                return True
+    return False
 
 
 def _is_wrong(likes: Likes, given: Slot) -> bool:
@@ -41,7 +146,9 @@ def _is_wrong(likes: Likes, given: Slot) -> bool:
     base, raw = likes.sides
     if given.value.overwritten or not raw.masks(given.tensor):
         return False
-    own = {slot.tensor for slot in base.inside.given}
+    # Of what base is given, raw may do a part by a mask of its own.
+    several = len([event for event in raw.inside.events if _leaves_out_by(raw, event)]) > 1
+    own = {slot.tensor for slot in base.inside.given} if several else set[int]()
     for event in _masking(raw, given.tensor):
         scores = {like for slot in event.call.inputs for like in likes.like(1, slot.tensor)}
         for other in base.inside.events:
@@ -50,6 +157,10 @@ def _is_wrong(likes: Likes, given: Slot) -> bool:
             if other.thing in MASKING and scores.intersection(tensors) and len(masks) == 1:
                 return not _same(base.values[masks[0]].numpy(), given.value.numpy())
     return False
+
+
+def _leaves_out_by(side: Side, event: Event) -> bool:
+    return event.thing in MASKING and any(side.masks(slot.tensor) for slot in event.call.inputs)
 
 
 def _masking(side: Side, tensor: int) -> Iterator[Event]:
@@ -62,11 +173,13 @@ def _masking(side: Side, tensor: int) -> Iterator[Event]:
                 yield from _masking(side, slot.tensor)
 
 
-def _same(base: Array, raw: Array) -> bool:
-    """Whether two masks mark the same places, or one the others."""
-    one, two = (np.squeeze(mask if mask.dtype == bool else mask == 0) for mask in (base, raw))
-    try:
-        one, two = np.broadcast_arrays(one, two)
-    except ValueError:
-        return True  # nobody can say
-    return bool((one == two).all() or (one != two).all())
+def _same(base: Array, raw: Array, *, unsure: bool = True) -> bool:
+    """Whether two masks mark the same places, or one the others; ``unsure`` where nobody can say."""
+    marks = [mask if mask.dtype == bool else mask == 0 for mask in (base, raw)]
+    for one, two in (marks, map(np.squeeze, marks)):
+        try:
+            one, two = np.broadcast_arrays(one, two)
+        except ValueError:
+            continue
+        return bool((one == two).all() or (one != two).all())
+    return unsure

@@ -8,7 +8,7 @@ from padiff.engine.calls_met import CallsMet
 from padiff.engine.families import floating
 from padiff.engine.partners import alters
 from padiff.engine.prints import other_numbers
-from padiff.records import Array, Call, Slot
+from padiff.records import Array, Call, Side, Slot
 
 
 class Givers:
@@ -40,12 +40,21 @@ class Givers:
             if slot.origin == slot.tensor and slot.tensor not in given:
                 self._made_alone.setdefault(slot.tensor, call)
 
+    def taken_up_inside(self, call: Call, side: Side, origin: int) -> bool:
+        """Whether a call inside of another is given, rightly, what one side gives the other and the other's makes."""
+        if side == "raw":
+            found = [index for index, tensor in self.right if tensor == origin]
+        else:
+            found = [index for index, tensor in self.has if tensor == origin]
+        return any(self._met.inside(self._met[index][1], call) for index in found)
+
     def around(self, call: Call, slot: Slot, expected: Slot | None = None) -> tuple[Call, Call]:
         """Whose code hands this tensor to the call: the call around it, or one further out that passed it on, or that
         gave it nothing else where base's is given what is ``expected``."""
         blamed: Call | None = None
         for base, raw in self._met.outward(call.parent):
             others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
+            others = others or (base is None and expected is not None and _rearranges(raw, slot, expected))
             if blamed is None and not others and not self._passed(base, raw, slot):
                 blamed = raw
             if blamed is not None and base is not None:
@@ -139,3 +148,17 @@ class Givers:
             return False
         twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
         return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
+
+
+def _rearranges(outer: Call, slot: Slot, expected: Slot) -> bool:
+    """Whether a call hands on the numbers that it was given, in whatever order, and they are not those that are
+    expected: its own code only puts them elsewhere, and nothing it could do would make them right."""
+    given = [one for one in outer.inputs[:1] if floating(one.value)]
+    if not given or any(one.value.overwritten for one in (*given, slot, expected)) or not floating(expected.value):
+        return False
+    came, found, wanted = (one.value.numpy() for one in (*given, slot, expected))
+    return (
+        came.size == found.size == wanted.size
+        and other_numbers([wanted], [came])
+        and not other_numbers([came], [found])
+    )

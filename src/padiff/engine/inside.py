@@ -14,7 +14,7 @@ from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
-from padiff.engine.given_masks import given_wrongly
+from padiff.engine.given_masks import given_wrongly, left_without
 from padiff.engine.returned_besides import returned_wrong
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
@@ -62,7 +62,7 @@ def with_op(
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet. Where one of ``further`` faults is why the op goes wrong,
     ``instead`` tells of that."""
-    fault = with_a_partner(fault, scenes)
+    called, fault = fault.raw, with_a_partner(fault, scenes)
     scenes = looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
     if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
@@ -70,7 +70,7 @@ def with_op(
     culprit = _culprit(fault, scenes, watched)
     if culprit is None or not culprit.found:
         return divergence
-    wrong = returned_wrong(culprit, further) if fault.phase == "forward" else None
+    wrong = returned_wrong(culprit, further, fault) if fault.phase == "forward" else None
     if wrong is not None and instead is not None:
         return instead(wrong)
     named = _named(divergence, culprit, _coded(culprit, fault, scenes))
@@ -85,12 +85,15 @@ def with_op(
         named = _at(named, culprit.raw_next.call.parent, scenes)
     sure = not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes)
     told = named if sure else replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
+    text = f"{divergence.raw_path} is given a mask that leaves out other places than the one that base's makes itself"
     giver = given_wrongly(culprit, fault, scenes)
+    if giver is None:
+        text = f"{divergence.raw_path} takes a mask and is given none, base's is"
+        giver = left_without(culprit, fault, scenes, called)
     if giver is None:
         return told
     ((other, _),) = divergences_of([giver], (), [(giver.base, giver.raw)])
     masks = tuple(cause for cause in told.causes if cause.name.startswith("mask"))
-    text = f"{divergence.raw_path} is given a mask that leaves out other places than the one that base's makes itself"
     return replace(other, comparison=told.comparison, causes=masks or (Cause("mask", text, SURE),))
 
 

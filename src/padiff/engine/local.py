@@ -35,6 +35,7 @@ from padiff.records import (
     Fault,
     Outcome,
     Role,
+    Side,
     Slot,
     StepTrace,
     Tolerance,
@@ -251,14 +252,15 @@ class LocalRun:
             return
         _, only_base, only_raw = pair_slots(base.inputs, given)
         more = len(base.inputs) > len(given)
-        has, lacks = ("base", "raw") if more else ("raw", "base")
+        sides: tuple[Side, Side] = ("base", "raw") if more else ("raw", "base")
+        has, lacks = sides
         for slot in only_base if more else only_raw:
             if _leaves_nothing_out(slot):
                 continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")
             comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
-            self._blame.not_given(base, call, comparison)
+            self._blame.not_given(base, call, comparison, (has, slot.origin))
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
         """What the call would have been given."""

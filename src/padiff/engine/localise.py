@@ -230,6 +230,7 @@ def localise(
         watched=None
         if suspects is None
         else WatchedCode(suspects.calls, suspects.layers, (trace, found), reference.shaken),
+        wrong=frozenset(fault.raw.index for fault in faults),
     )
     return Located(
         tuple(faults),

@@ -87,6 +87,8 @@ class Scenes:
     """Raw's calls to whose outputs a gradient came back."""
     unanswered: frozenset[int] = frozenset()
     """Those to which none did, though one was waited for."""
+    wrong: frozenset[int] = frozenset()
+    """Raw's calls in whose own code something was found; what they return may be right, made of base's tensors."""
 
     def of_fault(self, fault: Fault) -> Scene | None:
         """The scene of a call at fault."""

@@ -153,10 +153,24 @@ class Silent:
         """The last output to which a gradient comes back in base and none in raw, in a call to which one does: for
         where no call is to blame, and gradients of parameters differ."""
         for place in self._unanswered():
-            base, raw = self._blame.met[place.call.parent]
-            if place.call.parent in self.reached and base is not None:
-                return Fault("backward", base, raw, self._no_answer(place), between=True, after=place.call)
+            around = self._reached_around(place)
+            if around is not None:
+                return Fault("backward", *around, self._no_answer(place), between=True, after=place.call)
         return None
+
+    def _reached_around(self, place: Place) -> tuple[Call, Call] | None:
+        """The call in whose code an output is taken up, if a gradient comes to it: to one without a partner, if one
+        comes to a call inside; with base's beside it, or beside the nearest around it."""
+        met, call = self._blame.met, self._whose_code(place)
+        while (lone := met.lone_around(call)) is not None and not any(
+            one.index in self.reached for one in met.all_inside(lone)
+        ):
+            call = lone
+        around = list(met.outward(call.parent))
+        nearest = next((pair for pair in around if pair[0] is not None), None)
+        if nearest is None or nearest[0] is None or nearest[1].index not in self.reached:
+            return None
+        return nearest[0], around[0][1]
 
     def in_a_lone_call(self, fault: Fault) -> Fault | None:
         """Where a call sends back something wrong, and a call inside that has no partner gets nothing back to what the
@@ -166,13 +180,21 @@ class Silent:
         met = self._blame.met
         inside = (place for place in self._unanswered() if met.inside(place.call, fault.raw))
         last = next(inside, None)
-        around = None if last is None else met[last.call.parent]
+        around = None if last is None else met[self._whose_code(last).parent]
         if last is None or around is None or around[0] is not None:
             return None
         nearest = next(raw for base, raw in met.outward(last.call.parent) if base is not None)
         if nearest.index != fault.raw.index:
             return None
         return Fault("backward", fault.base, around[1], self._no_answer(last), between=True, before=last.call)
+
+    def _whose_code(self, place: Place) -> Call:
+        """The call that returned an output, or the outermost without a partner that hands on just that: their own code
+        does nothing with it, whoever calls them may."""
+        met, call = self._blame.met, place.call
+        while (around := met.lone_around(call)) is not None and place.other.origin in _origins(around):
+            call = around
+        return call
 
     @property
     def unanswered(self) -> frozenset[int]:
@@ -198,6 +220,10 @@ def nothing(gradient: Value) -> Array:
     """What goes on of a gradient where base follows none."""
     array = gradient.numpy()
     return np.zeros(array.shape, array.dtype)
+
+
+def _origins(call: Call) -> set[int]:
+    return {slot.origin for slot in call.outputs}
 
 
 def _innermost(silent: list[Place]) -> Iterator[Place]:

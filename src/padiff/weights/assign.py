@@ -26,7 +26,7 @@ from padiff.weights.leftovers import (
 )
 from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
-from padiff.weights.units import Unit, halves
+from padiff.weights.units import Unit, halves, left_out_of_lists
 
 _FULL_CELLS = 15_000
 """Pairs of units up to which all are looked at; the cost of larger models is to grow with their length alone."""
@@ -85,14 +85,18 @@ def _assigned(base: Sequence[Unit], raw: Sequence[Unit], values: bool) -> tuple[
 
 def _used_first(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
     """Pairs by order of use. What one side never uses, a norm that was left out, stands last among its units, and is
-    no partner there for what the other side uses last."""
-    used = [[unit for unit in units if unit.use < math.inf] for units in (base, raw)]
+    no partner there for what the other side uses last; a block that was left out stands in its place."""
+    placed = [left_out_of_lists(units) for units in (base, raw)]
+    used = [
+        [unit for unit in units if unit.use < math.inf or unit.order in known]
+        for units, known in zip((base, raw), placed, strict=True)
+    ]
     if not all(used) or all(len(some) == len(every) for some, every in zip(used, (base, raw), strict=True)):
         return _in_order(base, raw)
     found = _in_order(*used)
     for side in (0, 1):
         left = list(rest(base, raw, found))
-        left[side] = [unit for unit in left[side] if unit.use == math.inf]
+        left[side] = [unit for unit in left[side] if unit.use == math.inf and unit.order not in placed[side]]
         found += _in_order(*left)
     return found
 

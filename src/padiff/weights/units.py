@@ -356,12 +356,7 @@ def _in_list_order(units: list[Unit]) -> list[Unit]:
     Experts are used as the router will; and blocks that a port calls in the wrong order, or leaves out, are not
     to be filled with each other's weights.
     """
-    lists: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
-    for unit in units:
-        parts = unit.path.split(".")
-        for place, part in enumerate(parts):
-            if part.isdigit():
-                lists[".".join(parts[:place])][int(part)].append(unit)
+    lists = _lists(units)
     for name, members in sorted(lists.items(), key=lambda item: item[0].count(".")):
         if len(members) < 2 or not _out_of_order(members):
             continue
@@ -373,9 +368,62 @@ def _in_list_order(units: list[Unit]) -> list[Unit]:
         start = next(place for place, unit in enumerate(units) if unit.order in inside)
         later = [unit for unit in units[start:] if unit.order not in inside]
         place_of = {unit.order: place for place, unit in enumerate(units)}
-        ordered = [u for n in sorted(members) for u in sorted(members[n], key=lambda unit: place_of[unit.order])]
+        ordered = [unit for number in sorted(members) for unit in _as_in_others(name, members, number, place_of)]
         units = [*units[:start], *ordered, *later]
     return units
+
+
+def _as_in_others(name: str, members: Mapping[int, list[Unit]], number: int, place_of: Mapping[int, int]) -> list[Unit]:
+    """What a member of a list holds, in order of use: of one that is not used, as in the nearest that is."""
+    used = [n for n, own in members.items() if any(unit.use < math.inf for unit in own)]
+    like: dict[str, int] = {}
+    if used and number not in used:
+        nearest = min(used, key=lambda other: abs(other - number))
+        like = {_below(unit, name): place_of[unit.order] for unit in members[nearest]}
+    return sorted(members[number], key=lambda unit: (like.get(_below(unit, name), len(place_of)), place_of[unit.order]))
+
+
+def _below(unit: Unit, name: str) -> str:
+    """Where a unit is inside a member of a list."""
+    parts = unit.path.split(".")
+    for place, part in enumerate(parts):
+        stem = part.rstrip("0123456789")
+        if stem != part and ".".join((*parts[:place], *([stem] if stem else []))) == name:
+            return ".".join(parts[place + 1 :])
+    return unit.path
+
+
+def _lists(units: Sequence[Unit]) -> dict[str, dict[int, list[Unit]]]:
+    """Path of a list to what each of its members holds, by number."""
+    found: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
+    named: dict[str, dict[int, list[Unit]]] = defaultdict(lambda: defaultdict(list))
+    for unit in units:
+        parts = unit.path.split(".")
+        for place, part in enumerate(parts):
+            if part.isdigit():
+                found[".".join(parts[:place])][int(part)].append(unit)
+            elif counting := re.fullmatch(r"(.*\D)(\d+)", part):
+                named[".".join((*parts[:place], counting[1]))][int(counting[2])].append(unit)
+    return found | {name: members for name, members in named.items() if _are_blocks(name, members)}
+
+
+def _are_blocks(name: str, members: Mapping[int, Sequence[Unit]]) -> bool:
+    """Whether names that count are of equal blocks of which some are not used, and the others in order."""
+    used = {n: own for n, own in members.items() if any(unit.use < math.inf for unit in own)}
+    if not used or len(used) == len(members) or _out_of_order(used):
+        return False
+    inside = [sorted(_below(unit, name) for unit in own) for own in members.values()]
+    return len(inside[-1]) > 1 and inside.count(inside[-1]) > 1
+
+
+def left_out_of_lists(units: Sequence[Unit]) -> set[int]:
+    """Units of members of lists that are not used at all, where another member is: they stand in the list's order."""
+    found: set[int] = set()
+    for members in _lists(units).values():
+        idle = [own for own in members.values() if all(unit.use == math.inf for unit in own)]
+        if 0 < len(idle) < len(members):
+            found.update(unit.order for own in idle for unit in own)
+    return found
 
 
 def _peers(lists: Mapping[str, Mapping[int, list[Unit]]], name: str) -> dict[int, list[int]]:
