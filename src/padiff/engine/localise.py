@@ -30,7 +30,7 @@ from padiff.engine.inherited import (
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, feeder_of, run_again
-from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
+from padiff.engine.settle import least_of_parameters, least_of_products, settle, unsettled, without_prediction
 from padiff.engine.state import State
 from padiff.engine.until_sure import Doubtful, Ran, Sorts, UntilSure
 from padiff.engine.where_they_lie import gap
@@ -281,7 +281,11 @@ def shaken_reference(
     except Exception:  # the model's own: it ran through on what it was really given
         return reference, None
     trace = reference.trace
-    parameters = gaps(trace.parameter_gradients, shaken.parameter_gradients)
+    least = least_of_products(base.live, reference)
+    parameters = {
+        path: max(moved, least.get(path, 0.0))
+        for path, moved in gaps(trace.parameter_gradients, shaken.parameter_gradients).items()
+    }
     loss = None
     if trace.loss is not None:
         loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))
