@@ -34,6 +34,9 @@ class Excuse(NamedTuple):
     fault: Fault
     tensors: tuple[int, int] = NOTHING
     """Of base and of raw, where both gave one."""
+    needs: int = 0
+    """How many tensors another call of the two kinds must have been given by both sides: authors who build differently
+    may hand a mask to different modules, but then to all of a kind."""
 
 
 class Blame:
@@ -64,6 +67,8 @@ class Blame:
         only."""
         self._idle_in_doubt: set[Sort | tuple[int, int]] = set()
         """The same of calls that are in doubt when somebody looks."""
+        self._given_alike: dict[tuple[str, str], int] = {}
+        """Kinds of base's module and of raw's to how many tensors calls of them were given, at most, by both sides."""
         self._in_doubt: list[int] = []
         """Raw calls that returned something else, and may just end elsewhere."""
         self.unreplaced: set[int] = set()
@@ -192,15 +197,22 @@ class Blame:
     def further_faults(self) -> list[Fault]:
         return list(self._further.values())
 
+    def given_alike(self, base: Call, call: Call) -> None:
+        """Both sides give their calls as many tensors."""
+        kinds = base.kind, call.kind
+        self._given_alike[kinds] = max(len(base.inputs), self._given_alike.get(kinds, 0))
+
     def not_given(self, base: Call, call: Call, comparison: Comparison) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
         differs."""
-        outer = next(self.met.outward(call.parent), None)
-        if outer is None or outer[0] is None:
+        around = list(self.met.outward(call.parent))
+        partner = next((one for one, _ in around if one is not None), None)
+        if partner is None:
             return
         before = self.met.before(call)
-        fault = Fault("forward", outer[0], outer[1], comparison, between=True, before=before, after=call)
-        excuse = Excuse((base.kind, call.kind, f"no {comparison.name}"), fault)
+        fault = Fault("forward", partner, around[0][1], comparison, between=True, before=before, after=call)
+        sort = (base.kind, call.kind, f"no {comparison.name}")
+        excuse = Excuse(sort, fault, needs=max(len(base.inputs), len(call.inputs)) if self._loosely else 0)
         self._excuses.setdefault(call.index, []).append(excuse)
 
     def framed_otherwise(self, call: Call, one: Slot, other: Slot, comparison: Comparison) -> None:
@@ -350,6 +362,8 @@ class Blame:
 
     def _matters(self, excuse: Excuse) -> bool:
         """Whether no call is known to have returned the right thing though it was given that."""
+        if excuse.needs > self._given_alike.get(excuse.sort[:2], 0):
+            return False
         idle = self._idle, self._idle_in_doubt
         return not any(excuse.sort in known or excuse.tensors in known for known in idle)
 

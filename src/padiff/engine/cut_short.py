@@ -10,23 +10,42 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.prints import Prints, told_apart
-from padiff.records import Call, Fault, Slot, StepTrace
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import Array, Call, Fault, Slot, StepTrace
 
 Likes = Callable[[Fault], Sequence[Fault]]
 """Other calls of the two classes of one that is in doubt."""
+Kept = Callable[[Call], Iterable[Array]]
+"""The parameters that the module of a raw call keeps itself: at hand, whether or not its code takes them up."""
 
 
-def first_cut_short(doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, likes: Likes | None = None) -> int | None:
-    """The first raw call among these that ends too early, and whose ``likes`` all do; both ran with their ops
-    watched."""
+def kept_by(live: LiveTree, call: Call) -> Iterator[Array]:
+    """The parameters that a call's module keeps itself."""
+    node, held = live.tree.nodes[call.node], live.parameters()
+    for spec in node.parameters:
+        if (tensor := held.get(join(node.path, spec.name))) is not None:
+            yield live.adapter.to_numpy(tensor)
+
+
+def cut_short(
+    doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, kept: Kept, likes: Likes | None = None
+) -> frozenset[int]:
+    """The first raw call among these that ends too early, and whose ``likes`` all do, with others of its two classes
+    that do; both ran with their ops watched."""
 
     def short(one: Fault) -> bool:
-        return one.found is not None and _cut_short(one, base, raw)
+        return one.found is not None and _cut_short(one, base, raw, kept)
 
-    ordered = sorted(doubts, key=lambda one: one.raw.index)
-    return next(
-        (one.raw.index for one in ordered if short(one) and (likes is None or all(map(short, likes(one))))), None
-    )
+    for one in sorted(doubts, key=lambda one: one.raw.index):
+        beside = () if likes is None else likes(one)
+        if short(one) and all(map(short, beside)):
+            others = [other for other in doubts if other is not one and _kinds(other) == _kinds(one) and short(other)]
+            return frozenset(found.raw.index for found in (one, *beside, *others))
+    return frozenset()
+
+
+def _kinds(doubt: Fault) -> tuple[str, str]:
+    return doubt.base.kind, doubt.raw.kind
 
 
 def not_as_a_rule(doubts: Iterable[Fault], likes: Likes, ending_elsewhere: frozenset[int]) -> list[Fault]:
@@ -39,7 +58,7 @@ def _all_in(likes: Sequence[Fault], calls: frozenset[int]) -> bool:
     return bool(likes) and all(like.raw.index in calls for like in likes)
 
 
-def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace) -> bool:
+def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace, kept: Kept) -> bool:
     assert doubt.found is not None
     returned = Prints()
     returned.add(doubt.found)
@@ -52,6 +71,8 @@ def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace) -> bool:
     at_hand = _prints(slot for one in (doubt.raw, *held) for slot in one.inputs)
     for one in held:
         _add(at_hand, one.outputs)
+    for array in kept(doubt.raw):
+        at_hand.add(array)
     _add_what_could_be_made(at_hand, steps)
     return any(_meet(at_hand, one.outputs) for one in going_on)
 

@@ -17,6 +17,7 @@ from padiff.capture.state import spared_collector
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
+from padiff.engine.cut_short import kept_by
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
@@ -168,7 +169,7 @@ def localise(
         return Ran(run, found, alike, innocent, whole=not stopped)
 
     watched = None if half_way else partial(_fed, base, step, job, 0, None, backward=False, ops=WantedOps())
-    ran = UntilSure(fed, watched).run()
+    ran = UntilSure(fed, watched, partial(kept_by, raw.live)).run()
     run, found, alike = ran.run, ran.trace, ran.alike
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
