@@ -335,6 +335,7 @@ class Blame:
         """Find the faults of what was seen so far. Of what calls were given besides, the outermost that never went well
         is to blame for what went wrong inside."""
         self.faults.clear()
+        self._put_cuts_in_order()
         self._idle_in_doubt = {
             one
             for index in self._in_doubt
@@ -354,6 +355,14 @@ class Blame:
             self.faults.append(blamed or fault)
         if not any(fault.phase == "forward" for fault in self.faults):
             self.faults[:0] = self.doubts.unlike_their_likes()
+
+    def _put_cuts_in_order(self) -> None:
+        """They were met in forward; gradients come to the last of these places first. What one place stops in several
+        calls it may stop before the first of them."""
+        places = [place for place, (fault, _) in enumerate(self._accused) if id(fault) in self._cuts]
+        ordered = sorted((self._accused[place] for place in places), key=lambda told: -told[0].raw.index)
+        for place, told in zip(places, ordered, strict=True):
+            self._accused[place] = told
 
     def _was_given_otherwise(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
