@@ -358,9 +358,17 @@ class Blame:
 
     def _put_cuts_in_order(self) -> None:
         """They were met in forward; gradients come to the last of these places first. What one place stops in several
-        calls it may stop before the first of them."""
+        calls it may stop before the first of them, and what is met inside of one follows from it."""
         places = [place for place, (fault, _) in enumerate(self._accused) if id(fault) in self._cuts]
-        ordered = sorted((self._accused[place] for place in places), key=lambda told: -told[0].raw.index)
+        groups: list[list[tuple[Fault, list[Excuse]]]] = []
+        for told in (self._accused[place] for place in places):
+            around = {one.index for _, one in self.met.outward(told[0].raw.index)}
+            own = next((group for group in groups if group[0][0].raw.index in around), None)
+            if own is None:
+                groups.append([told])
+            else:
+                own.append(told)
+        ordered = [told for group in sorted(groups, key=lambda one: -one[0][0].raw.index) for told in group]
         for place, told in zip(places, ordered, strict=True):
             self._accused[place] = told
 
