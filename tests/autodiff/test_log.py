@@ -174,6 +174,48 @@ def test_rounding_only(mode: str, bounds: dict[str, Any], log: Log) -> None:
     assert auto_diff(module, layer, inp, **options) is True
 
 
+class TorchTimes(torch.nn.Module):
+    """Angles of times, made outside of the layers that take them up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.SiLU(), torch.nn.Linear(32, 16))
+
+    def forward(self, times: Any) -> Any:
+        angles = times[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.03])
+        return self.embed(torch.cat([angles.cos(), angles.sin()], -1))
+
+
+class PaddleTime(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = paddle.nn.Linear(8, 32), paddle.nn.Linear(32, 16)
+
+    def forward(self, times: Any) -> Any:
+        angles = times.unsqueeze(-1) * paddle.to_tensor([1.0, 0.3, 0.1, 0.03])
+        return self.second(paddle.nn.functional.silu(self.first(paddle.concat([angles.cos(), angles.sin()], -1))))
+
+
+class PaddleTimes(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = PaddleTime()
+
+    def forward(self, times: Any) -> Any:
+        return self.time(times)
+
+
+def test_rounding_only_beside_a_layer_that_begins_elsewhere(log: Log) -> None:
+    """What it is given has another shape, which no bounds help: they are named, and hold."""
+    torch.manual_seed(0)
+    module, layer, times = TorchTimes(), PaddleTimes(), np.linspace(0.0, 9.0, 40, dtype="float32")
+    inp = {"times": torch.as_tensor(times)}, {"times": paddle.to_tensor(times)}
+    assert auto_diff(module, layer, inp, compare_mode="strict") is False
+    lines = log()
+    assert any("of the size of rounding noise" in line for line in lines)
+    assert auto_diff(module, layer, inp, **suggested(lines)) is True
+
+
 def test_rounding_only_in_a_loss_that_cancels(log: Log) -> None:
     """The mean of outputs that sum to almost nothing is noisier than its size lets on."""
 

@@ -188,6 +188,29 @@ def test_untied_weights() -> None:
     assert "tied weights" in [cause.name for cause in divergence.causes]
 
 
+def test_untied_weights_of_one_name() -> None:
+    """Base's code takes up the table itself for its head, which raw keeps a matrix of its own for."""
+
+    class Reusing(nn.Module):
+        def __init__(self, *, apart: bool) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(7, 4), nn.Parameter(torch.randn(7, 4)) if apart else None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(self.table(x).tanh(), self.table.weight if self.head is None else self.head)
+
+    torch.manual_seed(0)
+    base, raw = Reusing(apart=False), Reusing(apart=True)
+    with torch.no_grad():
+        raw.head.copy_(base.table.weight)
+    optimizers = tuple(torch.optim.SGD(model.parameters(), 0.1) for model in (base, raw))
+    ids, rules = torch.tensor([[0, 1, 2], [3, 4, 6]]), {"head": "table.weight"}
+    divergence = padiff.compare(base, raw, ids, optimizers=optimizers, rules=rules).divergence
+    assert divergence is not None
+    assert (divergence.raw_path, divergence.phase) == ("", "weight")  # the head is the model's own
+    assert divergence.causes[0].name == "tied weights"
+
+
 class NormAct(nn.BatchNorm2d):
     """A norm that comes with its activation."""
 

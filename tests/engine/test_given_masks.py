@@ -82,3 +82,91 @@ def test_who_makes_the_mask(bug: str, paths: list[str]) -> None:
         assert result.divergence is not None
         assert any("tril" in line.text for line in result.divergence.source[1])
         assert result.divergence.causes[0].name == "mask"
+
+
+class Handed(torch.nn.Module):
+    """Attention that is handed its mask through a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        scores = self.q(x) @ self.k(x).transpose(1, 2)
+        scores = scores if mask is None else scores + mask[: x.shape[1], : x.shape[1]]
+        return self.o(torch.softmax(scores, -1) @ self.v(x))
+
+
+class HandedBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.norm = Handed(), torch.nn.LayerNorm(8)
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        return x + self.attn(self.norm(x), mask=mask)
+
+
+class HandedTower(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([HandedBlock() for _ in range(4)])
+        self.register_buffer("mask", torch.full((9, 9), float("-inf")).triu(1), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x, mask=self.mask)
+        return x
+
+
+class HandedBase(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = HandedTower()
+
+    def forward(self, x: Any) -> Any:
+        return self.tower(x)
+
+
+class HandedAttention(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = paddle.nn.Linear(8, 8)
+        self.value, self.key, self.query = (paddle.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any, bias: Any = None) -> Any:
+        scores = paddle.matmul(self.query(x), self.key(x), transpose_y=True)
+        scores = scores if bias is None else scores + bias
+        return self.out(paddle.matmul(paddle.nn.functional.softmax(scores), self.value(x)))
+
+
+class HandedLayer(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln, self.attention = paddle.nn.LayerNorm(8), HandedAttention()
+
+    def forward(self, x: Any, bias: Any = None) -> Any:
+        return x + self.attention(self.ln(x), bias)
+
+
+class HandedRaw(paddle.nn.Layer):
+    def __init__(self, without: int = -1) -> None:
+        super().__init__()
+        self.layers, self.without = paddle.nn.LayerList([HandedLayer() for _ in range(4)]), without
+
+    def forward(self, x: Any) -> Any:
+        bias = paddle.triu(paddle.full([x.shape[1], x.shape[1]], -1e9), 1)
+        for place, layer in enumerate(self.layers):
+            x = layer(x, None if place == self.without else bias)
+        return x
+
+
+@pytest.mark.parametrize("without", [0, 2])
+def test_a_block_that_is_handed_no_mask(without: int) -> None:
+    """Its likes are: the code that calls it is to blame, not the attention inside, which has nothing to add; so it is
+    where the other model leaves it out."""
+    torch.manual_seed(0)
+    assert padiff.compare(HandedBase(), HandedRaw(), ROWS).aligned
+    for base, raw, path in ((HandedBase(), HandedRaw(without), ""), (HandedRaw(without), HandedBase(), "tower")):
+        found = padiff.compare(base, raw, ROWS).divergence
+        assert found is not None
+        assert (found.raw_path, found.phase, found.causes[0].name) == (path, "forward", "mask")

@@ -188,3 +188,81 @@ def test_what_is_kept_by_some_of_a_class_and_a_mask_of_nothing_are_no_place() ->
     found = padiff.compare(Reader(), Reader(port=True, slope=0.4), x).divergence
     assert found is not None and found.raw_path == "blocks.1", str(found)
     assert found.op is not None and found.op.raw_line is not None and "leaky_relu" in found.op.raw_line.text
+
+
+class Balanced(torch.nn.Module):
+    """Returns a loss of its own besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.linear = torch.nn.Linear(6, 4), torch.nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        shares = torch.softmax(self.gate(x), -1)
+        return self.linear(x) * shares.max(-1, keepdim=True).values, (shares.mean(0) ** 2).sum() * 4
+
+
+class BalancedBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mix = torch.nn.LayerNorm(6), Balanced()
+
+    def forward(self, x: Any) -> Any:
+        more, loss = self.mix(self.norm(x))
+        return x + more, loss
+
+
+class BalancedNet(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(BalancedBlock() for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        total = 0.0
+        for block in self.blocks:
+            x, loss = block(x)
+            total = total + loss
+        return x, 0.1 * total
+
+
+class Sparse(paddle.nn.Layer):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.fc, self.router, self.factor = paddle.nn.Linear(6, 6), paddle.nn.Linear(6, 4), factor
+
+    def forward(self, x: Any) -> Any:
+        shares = paddle.nn.functional.softmax(self.router(x), axis=-1)
+        loss = paddle.sum(paddle.square(shares.mean(axis=0))) * self.factor
+        return self.fc(x) * shares.max(axis=-1, keepdim=True), loss
+
+
+class SparseLayer(paddle.nn.Layer):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.sparse, self.ln = Sparse(factor), paddle.nn.LayerNorm(6)
+
+    def forward(self, x: Any) -> Any:
+        more, loss = self.sparse(self.ln(x))
+        return x + more, loss
+
+
+class SparseNet(paddle.nn.Layer):
+    def __init__(self, bug: str = "") -> None:
+        super().__init__()
+        self.bug = bug
+        self.layers = paddle.nn.LayerList([SparseLayer(1.0 if bug == "inside" and n == 2 else 4.0) for n in range(4)])
+
+    def forward(self, x: Any) -> Any:
+        losses = []
+        for layer in self.layers:
+            x, loss = layer(x)
+            losses.append(loss)
+        return x, 0.1 * paddle.stack(losses[1:] if self.bug == "around" else losses).sum()
+
+
+@pytest.mark.parametrize(("bug", "place"), [("", None), ("inside", "layers.2.sparse"), ("around", "")])
+def test_losses_that_are_gathered_and_then_added_up(bug: str, place: str | None) -> None:
+    """Base adds them up as they come: whoever returns a wrong one, through a block that hands it on, is named."""
+    torch.manual_seed(0)
+    found = padiff.compare(BalancedNet(), SparseNet(bug), X).divergence
+    assert (None if found is None else found.raw_path) == place, str(found)

@@ -67,3 +67,45 @@ def test_how_much_of_what_gets_through_may_be_wrong(units: float, off: float, ex
     known = Saturation(StepTrace(0, (call,), {}, None, {}), {}, {1: value})
     numbers = Numbers(64, off * unit, off * unit, units * unit, off * unit, units * unit, 1.0)
     assert known.explains("input", call, Outcome("different", "values", "", numbers)) is excused
+
+
+class Spelled(torch.nn.Module):
+    """A softmax in steps, with a table of its own that makes its scores."""
+
+    def __init__(self, divided_last: bool = False, wrong: bool = False) -> None:
+        super().__init__()
+        self.linear, self.table = torch.nn.Linear(8, 8), torch.nn.Parameter(torch.randn(2, 4) * 0.3)
+        self.divided_last, self.wrong = divided_last, wrong
+
+    def forward(self, x: Any, distances: Any) -> Any:
+        heads = self.linear(x).reshape(*x.shape[:2], 2, 4)
+        table = TorchScaleGradient.apply(self.table) if self.wrong else self.table
+        scores = (heads * table).sum(-1) + distances
+        weights = (scores - scores.max(1, keepdim=True).values.detach()).exp()
+        total = weights.sum(1, keepdim=True)
+        if self.divided_last:
+            return ((heads * weights.unsqueeze(-1)).sum(1) / total.transpose(1, 2)).flatten(1)
+        return (heads * (weights / total).unsqueeze(-1)).sum(1).flatten(1)
+
+
+def _far_apart(seed: int, size: float) -> tuple[Any, ...]:
+    numbers = np.random.default_rng(seed)
+    x = numbers.standard_normal((6, 5, 8)).astype("float32")
+    return x, (size * numbers.standard_normal((6, 5, 2))).astype("float32")
+
+
+@pytest.mark.parametrize("size", [30.0, 100.0, 300.0, 1000.0])
+def test_a_parameter_behind_a_softmax_that_is_spelled_out(size: float) -> None:
+    """One score outweighs all others: what is left of the table's gradient is a difference of equal numbers."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        result = padiff.compare(Spelled(), Spelled(divided_last=True), _far_apart(seed, size))
+        assert result.aligned, str(result.divergence)
+
+
+@pytest.mark.parametrize("size", [1.0, 10.0])
+def test_a_wrong_gradient_of_such_a_parameter(size: float) -> None:
+    torch.manual_seed(0)
+    found = padiff.compare(Spelled(), Spelled(wrong=True), _far_apart(0, size)).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase, found.comparison.name) == ("", "gradient", "table")

@@ -12,6 +12,9 @@ from padiff.records import MASKED, UNORDERED, Slot, merged_axes
 _MOST_FLAGS = 1 << 20
 """Elements of a mask that is held against others."""
 
+_ALIKE = 1e-3
+"""How far two tables may be apart that are the same."""
+
 
 def pair_slots(
     base: Sequence[Slot], raw: Sequence[Slot], *, loosely: bool = False, counted: bool = False
@@ -38,7 +41,7 @@ def pair_slots(
         return list(zip(left, right, strict=True)), [], []
     for same in (_same_flags, _name_and_shape, _shape) if loosely else (_name_and_shape, _shape):
         _take(pairs, left, right, same)
-    for same in (_merged, _once_for_all) if loosely else (_may_be,):
+    for same in (_merged, _same_table, _once_for_all) if loosely else (_may_be,):
         _take(pairs, left, right, same)
     return pairs, left, right
 
@@ -133,13 +136,21 @@ def _merged(base: Slot, raw: Slot) -> bool:
 
 
 def _once_for_all(base: Slot, raw: Slot) -> bool:
-    """A table that one author makes for a batch of one, and the other for none: distances of places, angles. Of masks
-    see ``_merged``."""
+    """A table that one author makes for a batch of one, or for a head of each, and the other for none: distances of
+    places, angles. Of masks see ``_merged``."""
     few, many = sorted((base.value.shape, raw.value.shape), key=len)
-    more = len(many) - len(few)
-    if len(few) < 2 or set(many[:more]) != {1} or many[more:] != few or _family(base) != _family(raw):
+    lengths = [tuple(size for size in shape if size != 1) for shape in (few, many)]
+    if lengths[0] != lengths[1] or len(lengths[0]) < 2 or len(few) == len(many) or many[0] != 1:
         return False
-    return not any(_is_mask(slot) for slot in (base, raw))
+    return _family(base) == _family(raw) and not any(_is_mask(slot) for slot in (base, raw))
+
+
+def _same_table(base: Slot, raw: Slot) -> bool:
+    """The same, of equal numbers: a sine and a cosine are told apart, whichever comes first."""
+    if not _once_for_all(base, raw):
+        return False
+    one, other = (slot.value.numpy().reshape(-1) for slot in (base, raw))  # it is no mask, so somebody holds them
+    return bool(np.allclose(one.astype(np.float64), other.astype(np.float64), rtol=_ALIKE, atol=_ALIKE))
 
 
 def _family(slot: Slot) -> str:

@@ -45,6 +45,16 @@ def _given(likes: Likes, side: int, events: Sequence[Event]) -> list[Slot]:
     return [one for one in slots.values() if likes.sides[side].was_given(one.tensor) and not likes.of(side, one.tensor)]
 
 
+def given_in_another_order(likes: Likes, base: Event, raw: Event) -> bool:
+    """Whether two ops that only move numbers are given the same ones in another order of axes already."""
+    if not (base.moving and raw.moving) or not base.call.inputs or not raw.call.inputs:
+        return False
+    one, other = base.call.inputs[0], raw.call.inputs[0]
+    if one.value.shape == other.value.shape or likes.of(0, one.tensor):
+        return False
+    return likes.in_any_order(0, one.tensor, other.tensor)
+
+
 def new_in_another_order(likes: Likes, base: Event, raw: Event) -> bool:
     """Whether two ops return the same numbers in another order of axes, which one of them has made. Axes of one length
     that are exchanged say that it made something else: scores by key and query."""

@@ -15,7 +15,7 @@ from padiff.compare.leaning import leaning
 from padiff.compare.masks import without_masked
 from padiff.compare.measure import rms
 from padiff.diagnose.bounds import Bounds
-from padiff.records import Array, Call, Slot, Tolerance, Value
+from padiff.records import MASKED, Array, Call, Slot, Tolerance, Value
 
 CLOSE = 4.0
 """How many times as far apart as its nearest like a tensor may be and still be one."""
@@ -28,6 +28,8 @@ LEFT_OUT = -1e4
 """What is added to leave something out is no more than this."""
 FAR = 1e-2
 """How far apart mean and size of two tensors may be that are looked at in any order, relative to their size."""
+WIDE = frozenset({"float32", "float64"})
+"""Dtypes in which rounding moves nothing so far."""
 SAMPLE = 32
 """Elements looked at before two tensors are compared in full."""
 
@@ -295,7 +297,7 @@ class Likes:
         one, two = left.array(base), right.array(raw)
         if one.size != two.size:
             one, two = left.once(base), right.once(raw)
-        found = self._apart(base, one, two)
+        found = math.inf if self._of_another_size(base, raw) else self._apart(base, one, two)
         if math.isfinite(found):
             return found
         if left.free(base) or right.free(raw):
@@ -303,6 +305,20 @@ class Likes:
         if base in left.constants and raw in right.constants and _same_pattern(one, two):
             return 0.0
         return math.inf
+
+    def _of_another_size(self, base: int, raw: int) -> bool:
+        """Whether two tensors cannot be the same by the size of their numbers, which each is asked for once: a loop has
+        hundreds of them, and all would be held against all."""
+        left, right = self.sides
+        least = left.inside.bounds(base).least
+        if least.mode != "auto" or least.narrow or left.array(base).size != right.array(raw).size:
+            return False
+        if any(side.array(one).dtype.name not in WIDE for side, one in ((left, base), (right, raw))):
+            return False
+        sizes = left.amounts(base)[1], right.amounts(raw)[1]
+        if not max(sizes) * math.sqrt(left.array(base).size) < -MASKED:
+            return False  # what a mask leaves out may be among them, which says nothing
+        return abs(sizes[0] - sizes[1]) > max(FAR * max(sizes), least.atol)
 
     def _apart(self, tensor: int, base: Array, raw: Array) -> float:
         """How far base's tensor and one of raw's are apart, of which these are the elements."""

@@ -14,6 +14,7 @@ from typing import Literal
 
 from padiff.diagnose.arrangements import (
     differing_summand,
+    given_in_another_order,
     joining,
     lacks_a_move,
     new_in_another_order,
@@ -112,7 +113,7 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
     firsts = [joining(side, likes, accused, bad) or _lively(side, likes, bad[side]) for side in (0, 1)]
     pair = _pair(likes, *firsts, strictly=True)
     beyond: list[list[Event]] = [[], []]
-    if not likes.turned and all(firsts) and (new_in_another_order(likes, *pair) if pair else turned(likes, *bad)):
+    if not likes.turned and all(firsts) and (_pair_turned(likes, *pair) if pair else turned(likes, *bad)):
         likes.turned = True
         return _first(likes, accused, _both_unlike(likes, accused))
     if pair is None and all(firsts):
@@ -143,6 +144,10 @@ def _first(likes: Likes, accused: tuple[int, int], bad: tuple[list[Event], list[
                 return found
     told = _placed(likes, _told(likes, one, other, bad), accused)
     return told if told.base is None or told.raw is None else _constants(likes, told.base, told.raw)
+
+
+def _pair_turned(likes: Likes, base: Event, raw: Event) -> bool:
+    return new_in_another_order(likes, base, raw) or given_in_another_order(likes, base, raw)
 
 
 def _where_it_joins(likes: Likes, side: int, first: Event, other: Event, bad: Sequence[Event]) -> Event:

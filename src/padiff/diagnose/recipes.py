@@ -161,6 +161,16 @@ def _silu(steps: Steps) -> None:
     steps.do("product", "mul", np.multiply, steps.given[0], gate)
 
 
+def _glu(steps: Steps) -> None:
+    axis = steps.options.get("dim", -1)
+    kept, gate = (
+        steps.do("half", "split", lambda one, part=part: np.split(one, 2, axis)[part], steps.given[0])
+        for part in (0, 1)
+    )
+    gate = steps.do("sigmoid", "sigmoid", _sigmoid, gate)
+    steps.do("product", "mul", np.multiply, kept, gate)
+
+
 def _swiglu(steps: Steps) -> None:
     x, *rest = steps.given
     other = rest[0] if rest else None
@@ -228,6 +238,7 @@ RECIPES: dict[str, Callable[[Steps], None]] = {
     "gelu": _gelu,
     "silu": _silu,
     "swiglu": _swiglu,
+    "glu": _glu,
     "softmax": _soft,
     "normalize": _normalize,
     "norm": _length,

@@ -79,7 +79,7 @@ class Scene:
     base_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw_ties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name of a weight of this module to the other paths under which the same tensor is known."""
-    parted: bool = False
+    parted: tuple[str, ...] = ()
     """Whether raw keeps in several tensors what base keeps in one."""
     raw_layer: str | None = None
     """Raw's framework-neutral layer name, where it is a known layer."""

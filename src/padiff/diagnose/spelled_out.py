@@ -18,7 +18,7 @@ from padiff.records import Tolerance
 
 FIRST_STEP = 1 << 40
 """Tensors that nobody made are numbered from here on."""
-WHOLE = frozenset({"relu", "leaky_relu", "elu", "hardswish", "mish", "glu", "log_softmax", "batch_norm", "group_norm"})
+WHOLE = frozenset({"relu", "leaky_relu", "elu", "hardswish", "mish", "log_softmax", "batch_norm", "group_norm"})
 """What is done in one op by everybody."""
 
 

@@ -14,7 +14,7 @@ from padiff.compare.measure import rms
 from padiff.diagnose.likes import Event
 from padiff.records import Array, Slot, Tolerance
 
-_MOVES = frozenset({"transpose", "repeat_interleave"})
+_MOVES = frozenset({"transpose", "repeat_interleave", "split", "getitem"})
 
 DROPPED = 2.0
 """Times the deviation of what is dropped: so far a sum of weights may be from one of which none is dropped."""

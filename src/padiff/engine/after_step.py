@@ -109,7 +109,8 @@ class AfterStep:
         clipped = self._clipped(entry, history, settings)
         if clipped is not None:
             history = tuple((one * clipped[0]).astype(one.dtype) for one in history)
-        several = any(entry in group for group in shared_in_base(self._job, self._plan))
+        groups = (group for group in shared_in_base(self._job, self._plan) if entry in group)
+        several = tuple(one.path for one in next(groups, ()))
         return Scene(
             phase="weight",
             role="parameter",

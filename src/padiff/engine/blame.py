@@ -36,6 +36,9 @@ class Excuse(NamedTuple):
     """Of base and of raw, where both gave one."""
     alone: tuple[Side, int] | None = None
     """Which side gave one, and that, where the other gave none."""
+    needs: int = 0
+    """How many tensors another call of the two kinds must have been given by both sides: authors who build differently
+    may hand a mask to different modules, but then to all of a kind."""
 
 
 class Blame:
@@ -66,6 +69,8 @@ class Blame:
         only."""
         self._idle_in_doubt: set[Sort | tuple[int, int]] = set()
         """The same of calls that are in doubt when somebody looks."""
+        self._given_alike: dict[tuple[str, str], int] = {}
+        """Kinds of base's module and of raw's to how many tensors calls of them were given, at most, by both sides."""
         self._in_doubt: list[int] = []
         """Raw calls that returned something else, and may just end elsewhere."""
         self.unreplaced: set[int] = set()
@@ -194,15 +199,23 @@ class Blame:
     def further_faults(self) -> list[Fault]:
         return list(self._further.values())
 
+    def given_alike(self, base: Call, call: Call) -> None:
+        """Both sides give their calls as many tensors."""
+        kinds = base.kind, call.kind
+        self._given_alike[kinds] = max(len(base.inputs), self._given_alike.get(kinds, 0))
+
     def not_given(self, base: Call, call: Call, comparison: Comparison, alone: tuple[Side, int]) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
         differs, unless the other makes the same itself."""
-        outer = next(self.met.outward(call.parent), None)
-        if outer is None or outer[0] is None:
+        around = list(self.met.outward(call.parent))
+        partner = next((one for one, _ in around if one is not None), None)
+        if partner is None:
             return
         before = self.met.before(call)
-        fault = Fault("forward", outer[0], outer[1], comparison, between=True, before=before, after=call)
-        excuse = Excuse((base.kind, call.kind, f"no {comparison.name}"), fault, alone=alone)
+        fault = Fault("forward", partner, around[0][1], comparison, between=True, before=before, after=call)
+        sort = (base.kind, call.kind, f"no {comparison.name}")
+        needs = max(len(base.inputs), len(call.inputs)) if self._loosely else 0
+        excuse = Excuse(sort, fault, alone=alone, needs=needs)
         self._excuses.setdefault(call.index, []).append(excuse)
 
     def framed_otherwise(self, call: Call, one: Slot, other: Slot, comparison: Comparison) -> None:
@@ -326,6 +339,7 @@ class Blame:
         """Find the faults of what was seen so far. Of what calls were given besides, the outermost that never went well
         is to blame for what went wrong inside."""
         self.faults.clear()
+        self._put_cuts_in_order()
         self._idle_in_doubt = {
             one
             for index in self._in_doubt
@@ -346,6 +360,22 @@ class Blame:
         if not any(fault.phase == "forward" for fault in self.faults):
             self.faults[:0] = self.doubts.unlike_their_likes()
 
+    def _put_cuts_in_order(self) -> None:
+        """They were met in forward; gradients come to the last of these places first. What one place stops in several
+        calls it may stop before the first of them, and what is met inside of one follows from it."""
+        places = [place for place, (fault, _) in enumerate(self._accused) if id(fault) in self._cuts]
+        groups: list[list[tuple[Fault, list[Excuse]]]] = []
+        for told in (self._accused[place] for place in places):
+            around = {one.index for _, one in self.met.outward(told[0].raw.index)}
+            own = next((group for group in groups if group[0][0].raw.index in around), None)
+            if own is None:
+                groups.append([told])
+            else:
+                own.append(told)
+        ordered = [told for group in sorted(groups, key=lambda one: -one[0][0].raw.index) for told in group]
+        for place, told in zip(places, ordered, strict=True):
+            self._accused[place] = told
+
     def _was_given_otherwise(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
         faulty = [one.index for _, one in self.met.outward(call.index) if one.index in self.faulty]
@@ -353,6 +383,8 @@ class Blame:
 
     def _matters(self, excuse: Excuse) -> bool:
         """Whether no call is known to have returned the right thing though it was given that."""
+        if excuse.needs > self._given_alike.get(excuse.sort[:2], 0):
+            return False
         idle = self._idle, self._idle_in_doubt
         called, alone = excuse.fault.after, excuse.alone
         if alone is not None and called is not None and self.givers.taken_up_inside(called, *alone):

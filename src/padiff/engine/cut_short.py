@@ -11,32 +11,53 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.doubts import output_of
 from padiff.engine.prints import Prints, told_apart
-from padiff.records import Call, Fault, Slot, StepTrace
+from padiff.frameworks.tree import LiveTree, join
+from padiff.records import Array, Call, Fault, Slot, StepTrace
 
 Likes = Callable[[Fault], Sequence[Fault]]
 """Other calls of the two classes of one that is in doubt."""
+Kept = Callable[[Call], Iterable[Array]]
+"""The parameters that the module of a raw call keeps itself: at hand, whether or not its code takes them up."""
 
 
-def first_cut_short(doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, likes: Likes | None = None) -> int | None:
-    """The first raw call among these that ends too early, and whose ``likes`` all do; both ran with their ops watched.
-    Of several around each other that return the very same in both models, the innermost: the others' code hands on."""
+def kept_by(live: LiveTree, call: Call) -> Iterator[Array]:
+    """The parameters that a call's module keeps itself."""
+    node, held = live.tree.nodes[call.node], live.parameters()
+    for spec in node.parameters:
+        if (tensor := held.get(join(node.path, spec.name))) is not None:
+            yield live.adapter.to_numpy(tensor)
+
+
+def cut_short(
+    doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, kept: Kept, likes: Likes | None = None
+) -> frozenset[int]:
+    """The first raw call among these that ends too early, and whose ``likes`` all do, with others of its two classes
+    that do; both ran with their ops watched. Of several around each other that return the very same in both models, the
+    innermost: the others' code hands on."""
 
     def short(one: Fault) -> bool:
-        return one.found is not None and _cut_short(one, base, raw)
+        return one.found is not None and _cut_short(one, base, raw, kept)
 
     ordered = sorted(doubts, key=lambda one: one.raw.index)
-    first = next((one for one in ordered if short(one) and (likes is None or all(map(short, likes(one))))), None)
-    if first is None:
-        return None
-    returned = _origins(first)
-    same = (one for one in reversed(ordered) if returned is not None and _origins(one) == returned)
-    return next(same, first).raw.index
+    for one in ordered:
+        beside = () if likes is None else likes(one)
+        if not short(one) or not all(map(short, beside)):
+            continue
+        returned = _origins(one)
+        inner = next((two for two in reversed(ordered) if returned is not None and _origins(two) == returned), one)
+        others = [two for two in doubts if two is not inner and _kinds(two) == _kinds(inner) and short(two)]
+        return frozenset(found.raw.index for found in (inner, *(beside if inner is one else ()), *others))
+    return frozenset()
 
 
 def _origins(doubt: Fault) -> tuple[int, int] | None:
     """Which tensors of base and of raw a doubt is about."""
     base, raw = output_of(doubt) or (None, None)
     return None if base is None or raw is None else (base.origin, raw.origin)
+
+
+def _kinds(doubt: Fault) -> tuple[str, str]:
+    return doubt.base.kind, doubt.raw.kind
 
 
 def not_as_a_rule(doubts: Iterable[Fault], likes: Likes, ending_elsewhere: frozenset[int]) -> list[Fault]:
@@ -49,7 +70,7 @@ def _all_in(likes: Sequence[Fault], calls: frozenset[int]) -> bool:
     return bool(likes) and all(like.raw.index in calls for like in likes)
 
 
-def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace) -> bool:
+def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace, kept: Kept) -> bool:
     assert doubt.found is not None
     returned = Prints()
     returned.add(doubt.found)
@@ -62,6 +83,8 @@ def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace) -> bool:
     at_hand = _prints(slot for one in (doubt.raw, *held) for slot in one.inputs)
     for one in held:
         _add(at_hand, one.outputs)
+    for array in kept(doubt.raw):
+        at_hand.add(array)
     _add_what_could_be_made(at_hand, steps)
     return any(_meet(at_hand, one.outputs) for one in going_on)
 

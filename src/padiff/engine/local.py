@@ -221,7 +221,7 @@ class LocalRun:
             self._moved.given(base, call, feeds)
         if base is not None:
             watch_copies(feeds, shares, partial(partial, self._contribution, base, call))
-        if base is not None and not self._loosely and base.kind == call.kind and call.parent >= 0:
+        if base is not None and (self._loosely or base.kind == call.kind) and call.parent >= 0:
             self._look_for_missing(base, call)
         return feeds
 
@@ -249,13 +249,14 @@ class LocalRun:
         names = {slot.name for slot in base.inputs}
         given = [slot for slot in call.inputs if slot.name in names or not self._beside.by_the_way(call, slot)]
         if len(base.inputs) == len(given):
+            self._blame.given_alike(base, call)
             return
         _, only_base, only_raw = pair_slots(base.inputs, given)
         more = len(base.inputs) > len(given)
         sides: tuple[Side, Side] = ("base", "raw") if more else ("raw", "base")
         has, lacks = sides
         for slot in only_base if more else only_raw:
-            if _leaves_nothing_out(slot):
+            if _leaves_nothing_out(slot) or (self._loosely and slot.tracked):
                 continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")

@@ -17,6 +17,7 @@ from padiff.capture.state import spared_collector
 from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
+from padiff.engine.cut_short import kept_by
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
@@ -30,7 +31,7 @@ from padiff.engine.inherited import (
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.scenes import Scenes, WatchedCode, feeder_of, run_again
-from padiff.engine.settle import least_of_parameters, settle, unsettled, without_prediction
+from padiff.engine.settle import least_of_parameters, least_of_products, settle, unsettled, without_prediction
 from padiff.engine.state import State
 from padiff.engine.suspected import Suspected
 from padiff.engine.until_sure import Doubtful, Ran, Sorts, UntilSure
@@ -176,7 +177,7 @@ def localise(
         return Ran(run, found, alike, innocent, whole=not stopped)
 
     watched = None if half_way else partial(_fed, base, step, job, 0, None, backward=False, ops=WantedOps())
-    ran = UntilSure(fed, watched).run()
+    ran = UntilSure(fed, watched, partial(kept_by, raw.live)).run()
     run, found, alike = ran.run, ran.trace, ran.alike
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 
@@ -296,7 +297,11 @@ def shaken_reference(
     except Exception:  # the model's own: it ran through on what it was really given
         return reference, None
     trace = reference.trace
-    parameters = gaps(trace.parameter_gradients, shaken.parameter_gradients)
+    least = least_of_products(base.live, reference)
+    parameters = {
+        path: max(moved, least.get(path, 0.0))
+        for path, moved in gaps(trace.parameter_gradients, shaken.parameter_gradients).items()
+    }
     loss = None
     if trace.loss is not None:
         loss = spread(trace, reference.arrivals, lambda slot: _moved(jitter, slot))

@@ -48,6 +48,27 @@ def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float
     return {path: math.sqrt(square) for path, square in squares.items()}
 
 
+def least_of_products(live: LiveTree, reference: Reference) -> dict[str, float]:
+    """The same of parameters that are multiplied with what their module is given, in whatever way.
+
+    Shaking base does not tell it behind a softmax that a module spells out: where one number outweighs all others, its
+    gradient is a difference of equal ones, exactly zero however they are shaken, and rounding in another order."""
+    squares: dict[str, float] = {}
+    for call in reference.trace.calls:
+        node = live.tree.nodes[call.node]
+        products = [join(node.path, spec.name) for spec in node.parameters if len(spec.shape) > 1]
+        given = next((slot.value for slot in call.inputs), None) if products else None
+        if given is None or given.overwritten or (held := given.numpy()).dtype.kind != "f":
+            continue
+        arrived = (
+            reference.arrivals[slot.tensor].numpy() for slot in call.outputs if slot.tensor in reference.arrivals
+        )
+        moved = sum((spacing_of(array.dtype) * rms(array)) ** 2 for array in arrived) * min(1.0, rms(held)) ** 2
+        for path in products:
+            squares[path] = squares.get(path, 0.0) + moved
+    return {path: math.sqrt(square) for path, square in squares.items()}
+
+
 def unsettled(faults: Sequence[Fault], state: Sequence[Comparison]) -> bool:
     """Whether some gradient, or the loss, differs for which rounding may be all there is to it, and that does not
     follow from a place that is wrong in forward."""

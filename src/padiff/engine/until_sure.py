@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from padiff.engine.cut_short import first_cut_short, not_as_a_rule
+from padiff.engine.cut_short import Kept, cut_short, not_as_a_rule
 from padiff.engine.going_along import ending_elsewhere
 from padiff.engine.local import LocalRun
 from padiff.records import StepTrace
@@ -67,6 +67,7 @@ class UntilSure:
     fed: Feeding
     base: Callable[[], StepTrace] | None
     """Runs base forward with its ops watched; None where it is not to be asked."""
+    kept: Kept
     _watched: StepTrace | None = field(default=None, init=False)
 
     def run(self) -> Ran:
@@ -98,6 +99,6 @@ class UntilSure:
         if all(one.raw.index in innocent for one in rivals):
             single = not_as_a_rule(rivals, found.run.likes, innocent)
             watched = self.fed(alike, None, lambda _: True, ops=True).trace
-            short = first_cut_short(single or rivals, self._watched, watched, None if single else found.run.likes)
-            innocent -= {short}
+            likes_of = None if single else found.run.likes
+            innocent -= cut_short(single or rivals, self._watched, watched, self.kept, likes_of)
         return self.fed(alike, innocent, doubtful)

@@ -167,6 +167,9 @@ def untied(trial: Trial) -> Iterator[Cause]:
             text = f"base's {name} is the same tensor as {', '.join(others)}, raw's {raw}"
             yield Cause("tied weights", text, 0.9, tested=False)
             return
+    if scene.parted and scene.phase == "weight":  # base's code takes one tensor up in several places, under one name
+        text = f"one tensor of base's fills {', '.join(scene.parted)} of raw's, each of which takes a step of its own"
+        yield Cause("tied weights", text, 0.9, tested=False)
 
 
 def product_precision(trial: Trial) -> Iterator[Cause]:

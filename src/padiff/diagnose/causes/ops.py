@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from padiff.compare.kinds import kind_of
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.causes.arithmetic import leaves_out
 from padiff.diagnose.causes.explain import explain
@@ -165,9 +166,17 @@ def _lack(event: Event, word: str) -> str:
         return f"{word} norm"
     if event.thing == "dropout":
         return "dropout"
+    if event.thing == "to" and _rounds(event):
+        return "precision"
     if event.thing in ("masked_fill", "tril", "triu") or any(_is_mask(event, slot) for slot in event.call.inputs):
         return "mask"
     return "left out" if word == "missing" else "extra op"
+
+
+def _rounds(event: Event) -> bool:
+    """Whether what an op returns has other digits than what it is given."""
+    sizes = [kind_of(slots[0].value.numpy().dtype).eps for slots in (event.call.inputs, event.call.outputs) if slots]
+    return len(sizes) == 2 and 0 < min(sizes) < max(sizes)
 
 
 def _is_mask(event: Event, slot: Slot) -> bool:
@@ -185,9 +194,9 @@ def _is_mask(event: Event, slot: Slot) -> bool:
 
 
 def _both(likes: Likes, base: Event, raw: Event) -> Iterator[Cause]:
-    places = _places(base, raw)
-    if places is not None:
-        yield places
+    told_at_once = _places(base, raw) or _bent_otherwise(likes, base, raw)
+    if told_at_once is not None:
+        yield told_at_once
         return
     if base.thing != raw.thing:
         numbers = [one for one in (_by_number(base, "base"), _by_number(raw, "raw")) if one is not None]
@@ -250,6 +259,23 @@ def _places(base: Event, raw: Event) -> Cause | None:
     first = int(np.argmax(ours != theirs))
     told = f"at {first}, {theirs[first]} in raw and {ours[first]} in base"
     return Cause("index", f"{raw.call.kind}{line_of(raw)} takes other places: {told}", 0.92)
+
+
+def _bent_otherwise(likes: Likes, base: Event, raw: Event) -> Cause | None:
+    """One side's op is a step of an activation that is spelled out, and the other side bends the same otherwise."""
+    for side, event in ((0, base), (1, raw)):
+        word = event.call.kind.rpartition(".")[2]
+        if not event.part or word not in ACTIVATIONS:
+            continue
+        for slot in event.call.inputs:
+            same = set(likes.of(side, slot.tensor))
+            for other in likes.sides[1 - side].inside.events:
+                bends = other.thing in ACTIVATIONS and other.thing != word
+                if bends and any(one.tensor in same for one in other.call.inputs):
+                    words = (word, other.thing) if side == 0 else (other.thing, word)
+                    text = f"of {_name(likes, side, slot.tensor)}, base takes {words[0]} and raw {words[1]}"
+                    return Cause("activation", text, 0.92)
+    return None
 
 
 def _gate_order(likes: Likes, ours: Sequence[Slot], theirs: Sequence[Slot]) -> Iterator[Cause]:

@@ -204,7 +204,7 @@ class _Table:
 
 def rope_table(trial: Trial) -> Iterator[Cause]:
     """Both tensors are tables of sines or cosines of positions times speeds."""
-    shape = trial.expected.shape
+    shape = tuple(size for size in trial.expected.shape if size != 1)  # one for all heads has an axis for them
     if len(shape) < 2 or shape[-2] < 3 or shape[-1] < 4 or shape[-1] % 2:
         return
     if max(np.abs(t).max() for t in (trial.expected, trial.found)) > 1 + 1e-5:
