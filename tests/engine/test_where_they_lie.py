@@ -162,6 +162,24 @@ def test_a_planted_bug_is_named(place: str) -> None:
     assert result.divergence.raw_path == place
 
 
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_second_look_fetches_what_differs(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was handed on is base's, and what is made of it equal but for the fault; the shaken run stays there, too."""
+    torch.manual_seed(0)
+    widths = (24, 40, 56, 72, 8)
+    base, raw = (nn.Sequential(*map(nn.Linear, widths, widths[1:])).to(dtype) for _ in range(2))
+    raw[1].register_forward_hook(lambda module, args, output: output * 1.05)
+    fetched: list[tuple[int, ...]] = []
+    original = TorchAdapter.to_numpy
+    monkeypatch.setattr(TorchAdapter, "to_numpy", staticmethod(lambda t: fetched.append(tuple(t.shape)) or original(t)))
+    result = padiff.compare(base, raw, (torch.randn(512, 24).to(dtype),))
+    assert result.divergence is not None, str(result)
+    assert result.divergence.raw_path == "1"
+    assert result.divergence.causes[0].name == "scale"
+    assert fetched.count((512, 72)) <= 5  # two of them as both run by themselves
+
+
 @pytest.mark.parametrize(("place", "aligned"), [("first", True), ("norm", False)])
 def test_products_may_be_made_of_narrower_numbers(place: str, aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """TF32 explains what a product is off by, and nothing else."""

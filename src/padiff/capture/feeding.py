@@ -18,7 +18,7 @@ from padiff.frameworks.containers import map_leaves
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Array, Call, Slot, Value
 
-See = Callable[[Value], Array | None]
+See = Callable[[Value], Array | Held | None]
 """Told of a gradient, may return another to be passed on."""
 
 
@@ -26,8 +26,8 @@ See = Callable[[Value], Array | None]
 class Feed:
     """What takes the place of one tensor."""
 
-    value: Array | None
-    """None for what it holds already."""
+    value: Array | Held | None
+    """None for what it holds already; held where it lies on an accelerator, beside what it takes the place of."""
     see: See | None = None
     """Told of the gradient that comes back to it."""
     tracked: bool = False
@@ -143,7 +143,7 @@ class FeedingRecorder(Recorder):
     def _substitute(self, found: dict[int, tuple[Any, Any]], tensor: Any, feed: Feed) -> None:
         see = None if feed.see is None else partial(self._seen, feed.see)
         if feed.value is not None:
-            substitute = self._adapter.substitute(tensor, feed.value, see, tracked=feed.tracked)
+            substitute = self._adapter.substitute(tensor, _native(feed.value), see, tracked=feed.tracked)
         else:
             substitute = self._copy_of(tensor, see, tracked=feed.tracked)
         found[id(tensor)] = (tensor, substitute)
@@ -196,11 +196,14 @@ class FeedingRecorder(Recorder):
         origin = self._origins.get((id(tensor), self._adapter.version(tensor)))
         return slot if origin is None else Slot(slot.name, slot.tensor, slot.value, slot.tracked, origin)
 
-    def _seen(self, see: See, gradient: Any) -> Array | None:
+    def _seen(self, see: See, gradient: Any) -> Any:
         if not self.log.taking:
             return None
         other = see(unscaled(Held(self._adapter, gradient), self.log.scale))
-        return other if other is None or self.log.scale == 1.0 else other * other.dtype.type(self.log.scale)
+        if other is None or self.log.scale == 1.0:
+            return None if other is None else _native(other)
+        array = other.numpy() if isinstance(other, Held) else other
+        return array * array.dtype.type(self.log.scale)
 
     def close(self) -> None:
         super().close()
@@ -259,6 +262,10 @@ class Witness:
 
 def _copied(adapter: Adapter, tensor: Any, see: Callable[[Any], Array | None] | None, *, tracked: bool) -> Any:
     return adapter.substitute(tensor, adapter.to_numpy(tensor), see, tracked=tracked)
+
+
+def _native(value: Array | Held) -> Any:
+    return value.native() if isinstance(value, Held) else value
 
 
 def _exchanged(fed: Mapping[int, tuple[Any, Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -63,6 +63,20 @@ class Held:
         measure: Callable[..., Measured | None] | None = getattr(self._adapter, "measure", None)
         return None if measure is None else measure(self._tensor, other._tensor, rtol)
 
+    def native(self) -> Any:
+        """A tensor of the framework's with these elements, for who does not write into it."""
+        return self._adapter.detach(self._tensor)
+
+    def moved(self, factors: Callable[[], Array], largest: float) -> Held | None:
+        """Multiplied where it lies (see ``Adapter.multiplied``); None where it must be fetched for that."""
+        multiplied = getattr(self._adapter, "multiplied", None)
+        found = None if multiplied is None else multiplied(self._tensor, factors, largest)
+        return None if found is None else Held(self._adapter, found)
+
+    def first(self, count: int) -> Array:
+        """Some elements."""
+        return self._adapter.to_numpy(self._adapter.detach(self._tensor).reshape((-1,))[:count])
+
     def live(self) -> Any | None:
         """The framework's tensor, while no copy of it was taken."""
         return None if self._copied else self._tensor

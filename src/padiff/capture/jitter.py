@@ -8,8 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from padiff.capture.held import Held
 from padiff.records import Array
 
+FEW = 64
+"""Elements that usually tell whether all are whole."""
 LARGEST = 1e30
 """Masks hold the largest number there is, which must not overflow."""
 _CONSTANTS = 3e-8
@@ -77,11 +80,18 @@ class Jitter:
                     np.multiply(block, factors[: block.size], out=into)
         return moved.astype(array.dtype, copy=False).reshape(array.shape)
 
+    def there(self, value: Held) -> Held | Array:
+        """The same where the numbers lie; fetched where those that come first may be whole."""
+        moved = None
+        if not whole(value.first(FEW)):
+            moved = value.moved(lambda: self.factors(np.dtype(value.dtype)), LARGEST)
+        return self(value.numpy()) if moved is None else moved
+
 
 def whole(array: Array) -> bool:
     """Whether all numbers are whole; the first few usually tell."""
     flat = array.reshape(-1)
-    for part in (flat[:64], flat):
+    for part in (flat[:FEW], flat):
         with np.errstate(all="ignore"):
             finite = part[np.abs(part) < LARGEST].astype(np.float64)
             if not np.array_equal(finite, np.rint(finite)):

@@ -284,7 +284,7 @@ class Feeding:
             for tensor, feed in feeds.items()
         }
 
-    def _seen(self, see: See, call: int, tensor: int, gradient: Value) -> Array | None:
+    def _seen(self, see: See, call: int, tensor: int, gradient: Value) -> Array | Held | None:
         kept = HostValue(np.array(gradient.numpy()))
         if call < 0:
             self.arrivals[tensor] = kept

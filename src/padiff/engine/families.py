@@ -26,11 +26,11 @@ def comparable(base: Value, raw: Value) -> bool:
     return family(base.dtype) == family(raw.dtype) and math.prod(base.shape) == math.prod(raw.shape)
 
 
-def may_replace(array: Array, raw: Value) -> bool:
-    """Whether an array has the shape and family of raw's tensor."""
+def may_replace(array: Array | Value, raw: Value) -> bool:
+    """Whether an array, or what lies elsewhere, has the shape and family of raw's tensor."""
     return array.shape == raw.shape and _family_of(array.dtype) == family(raw.dtype)
 
 
 @cache
-def _family_of(dtype: np.dtype[Any]) -> str:
+def _family_of(dtype: np.dtype[Any] | str) -> str:
     return family(str(dtype))

@@ -14,7 +14,8 @@ import numpy as np
 
 from padiff.align import pair_slots, wherever_they_are
 from padiff.capture.feeding import Feed, See
-from padiff.capture.held import HostValue
+from padiff.capture.held import Held, HostValue
+from padiff.capture.jitter import Jitter
 from padiff.compare.arrays import missing
 from padiff.compare.masks import contradicts, in_another_form
 from padiff.compare.measure import rms, rms_gap
@@ -74,7 +75,7 @@ class LocalRun:
         *,
         loosely: bool = False,
         backward: bool = True,
-        change: Callable[[Array], Array] | None = None,
+        change: Jitter | None = None,
         look: Callable[[str, str, int, str, Value], None] | None = None,
         gallery: Gallery | None = None,
         following: Callable[[], bool] | None = None,
@@ -263,7 +264,7 @@ class LocalRun:
             comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
             self._blame.not_given(base, call, comparison, (has, slot.origin))
 
-    def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | None]:
+    def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | Held | None]:
         """What the call would have been given."""
         besides = other is not call.inputs[0] and self._besides(one, other)
         kind = "beside" if besides else "elsewhere" if self._beside.begins_elsewhere(base, call) else "edge"
@@ -347,7 +348,7 @@ class LocalRun:
         return feeds
 
     def _replace(
-        self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array, see: See, *, stopped: bool = False
+        self, feeds: dict[int, Feed], one: Slot, other: Slot, arranged: Array | Held, see: See, *, stopped: bool = False
     ) -> None:
         tracked = self._backward and one.tracked
         held = self.compared.is_handed(one, other) and self.compared.is_as_it_was(one, other)
@@ -378,14 +379,16 @@ class LocalRun:
             pairs += _masks(only_left, only_right)
         return [(one, other) for one, other in pairs if not one.value.overwritten and not other.value.overwritten]
 
-    def _changed(self, array: Array) -> Array:
-        return array if self._change is None else self._change(array)
+    def _changed(self, found: Array | Held) -> Array | Held:
+        if self._change is None:
+            return found
+        return self._change.there(found) if isinstance(found, Held) else self._change(found)
 
     # --- backward
 
     def _contribution(
         self, base: Call, call: Call, one: Slot, other: Slot, share: Share | None, gradient: Value
-    ) -> Array | None:
+    ) -> Array | Held | None:
         """What the call sends back to one of its inputs."""
         for slot in (other,) if share is None else share.raw.values():
             self.silent.sent(call, slot)
@@ -408,7 +411,7 @@ class LocalRun:
             return None
         return self.silent.unasked(Place(base, call, one, other), gradient)
 
-    def _late_contribution(self, call: Call, other: Slot, gradient: Value) -> Array | None:
+    def _late_contribution(self, call: Call, other: Slot, gradient: Value) -> Array | Held | None:
         """The same, of a call whose partner was not known when it began."""
         base, call = self._blame.met[call.index]
         given = [] if base is None else self._slots(base.inputs[:1], [other], "input")
@@ -433,7 +436,7 @@ class LocalRun:
 
     def _arrival(
         self, base: Call, call: Call, one: Slot, other: Slot, share: Share | None, gradient: Value
-    ) -> Array | None:
+    ) -> Array | Held | None:
         """What comes back to an output of the call, from all that used it."""
         self.silent.arrived(call, other)
         if share is not None:
@@ -453,21 +456,22 @@ class LocalRun:
         share: Share,
         of_base: Mapping[int, Value | None],
         gradient: Value,
-    ) -> Array | None:
+    ) -> Array | Held | None:
         """One share of a gradient; with the last of them the sum is held against base's."""
         found, expected = share.added(other, gradient), summed(of_base.values())
         if found is None or expected is None:
             return None
-        one, whole = valued(share.largest(of_base), expected), valued(other, found)
-        outcome, arranged = self.compared.compare("backward", role, base, call, one, whole, role)
+        one, added = valued(share.largest(of_base), expected), valued(other, found)
+        outcome, arranged = self.compared.compare("backward", role, base, call, one, added, role)
         if arranged is None or (outcome.agrees and len(share.raw) > 1):
             return None
-        last: Array = gradient.numpy() + (arranged - found.numpy())  # it makes up for what all of them lack
+        whole = arranged.numpy() if isinstance(arranged, Held) else arranged
+        last: Array = gradient.numpy() + (whole - found.numpy())  # it makes up for what all of them lack
         return last
 
     def _gradient(
         self, role: Role, base: Call, call: Call, one: Slot, other: Slot, expected: Value, gradient: Value
-    ) -> Array | None:
+    ) -> Array | Held | None:
         one, other = valued(one, expected), valued(other, gradient)
         outcome, arranged = self.compared.compare("backward", role, base, call, one, other, role)
         if self._change is None and outcome.verdict == "equal" and expected.shape == gradient.shape:

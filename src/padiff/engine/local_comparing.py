@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from padiff.align import name_of
+from padiff.capture.held import Held, measured
+from padiff.capture.jitter import Jitter
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.leaning import leaning
 from padiff.compare.masks import least_alike, masked_alike, without_least, without_masked
@@ -21,6 +23,7 @@ from padiff.engine.blame import Blame
 from padiff.engine.families import floating
 from padiff.engine.gallery import Gallery
 from padiff.engine.saturation import Saturation
+from padiff.engine.where_they_lie import compared_there, gap
 from padiff.records import Array, Call, Comparison, Numbers, Outcome, Phase, Role, Slot, Tolerance, Value
 
 SAME = Outcome("equal", None, "equal")
@@ -52,7 +55,7 @@ class LocalComparing:
         *,
         loosely: bool,
         gradients_later: bool,
-        change: Callable[[Array], Array] | None,
+        change: Jitter | None,
         look: Callable[[str, str, int, str, Value], None] | None,
         gallery: Gallery | None,
     ) -> None:
@@ -81,9 +84,9 @@ class LocalComparing:
 
     def compare(
         self, phase: Phase, role: Role, base: Call, call: Call, one: Slot, other: Slot, kind: str
-    ) -> tuple[Outcome, Array | None]:
+    ) -> tuple[Outcome, Array | Held | None]:
         """What is found, and base's numbers in raw's arrangement, if they can take raw's place; ``kind`` says what is
-        to be made of it if they differ."""
+        to be made of it if they differ. Where both lie on an accelerator and are equal, nothing is fetched."""
         key = self._key(phase, role, base, one)
         if self._look is not None:
             self._look(phase, role, call.index, name_of(one, other), other.value)
@@ -91,6 +94,9 @@ class LocalComparing:
             self._given_masks.add(call.index)
         if phase == "forward" and self.is_handed(one, other) and (role == "input" or self.is_as_it_was(one, other)):
             return self._compare_handed(role, key, base, call, one, other)
+        there = self._compare_there(phase, role, key, base, call, one, other)
+        if there is not None:
+            return there
         expected, found = one.value.numpy(), other.value.numpy()
         if self._change is not None:  # base beside itself: how far things move is all that is asked
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
@@ -150,14 +156,34 @@ class LocalComparing:
         known = self._handed.setdefault(other.origin, one.origin)
         self._handed[other.origin] = one.origin if known == one.origin else None
 
+    def _compare_there(
+        self, phase: Phase, role: Role, key: Key, base: Call, call: Call, one: Slot, other: Slot
+    ) -> tuple[Outcome, Held] | None:
+        """Of two that lie on one accelerator: how far base moves when it is shaken, or that raw's is equal to base's;
+        None where the elements must be looked at."""
+        if not isinstance(one.value, Held) or not one.value.elsewhere or one.value.dtype != other.value.dtype:
+            return None
+        if self._change is not None:
+            found = measured(one.value, other.value)
+            if found is None:
+                return None
+            self.gaps[key] = max(self.gaps.get(key, 0.0), found.gap_rms)
+            return SAME, one.value
+        outcome = compared_there(one.value, other.value, self.allowed(key))
+        if outcome is None or outcome.verdict != "equal" or outcome.numbers is None:
+            return None
+        if phase == "forward":
+            self._sizes.setdefault(one.origin, outcome.numbers)
+        self.comparisons.append(self.comparison(phase, role, base, call, one, other, outcome))
+        return outcome, one.value
+
     def _compare_handed(
         self, role: Role, key: Key, base: Call, call: Call, one: Slot, other: Slot
-    ) -> tuple[Outcome, Array | None]:
+    ) -> tuple[Outcome, Array | Held | None]:
         """What was replaced already is equal by rights, or moved as far as it is moved everywhere."""
-        expected = one.value.numpy()
+        expected = one.value if isinstance(one.value, Held) and one.value.elsewhere else one.value.numpy()
         if self._change is not None:
-            moved = rms_gap(expected, other.value.numpy())
-            self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
+            self.gaps[key] = max(self.gaps.get(key, 0.0), gap(one.value, other.value))
             return SAME, expected
         outcome = SAME
         known = self._sizes.get(one.origin)
