@@ -24,9 +24,10 @@ from padiff.weights.leftovers import (
     parts_by_names,
     single_leftovers,
 )
+from padiff.weights.list_order import left_out_of_lists
 from padiff.weights.stacks import pair_stacks
 from padiff.weights.telling import by_names, by_values, rest
-from padiff.weights.units import Unit, halves, left_out_of_lists
+from padiff.weights.units import Unit, halves
 
 _FULL_CELLS = 15_000
 """Pairs of units up to which all are looked at; the cost of larger models is to grow with their length alone."""
