@@ -37,6 +37,8 @@ def explained_places(located: Located) -> list[Divergence]:
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
     ]
     blamed = [_blamed(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
+    if found and found[0][0].phase == "forward":  # what backward does beside that is not worth a run of each model
+        blamed = [code if code is not None and code.phase == "forward" else None for code in blamed]
     watched = Watched(located.scenes, filter(None, blamed))
     few = [
         _explained(located, divergence, fault, code, watched)
