@@ -164,13 +164,16 @@ class Doubts:
         """A class that returns what base's does, but for one call of it: that one does not end elsewhere, it is wrong,
         even if nothing after it shows (an order that a mean forgets)."""
         pending = {id(doubt) for doubt in (*self._open, *self._outlived)}
-        found: list[Fault] = []
-        for (kind, _), seen in self._likes.items():
-            wrong = [fault for fault in seen if fault is not None]
-            alone = len(wrong) == 1 and len(seen) > 2 and id(wrong[0]) in pending
-            if alone and kind not in CONTAINERS and not _rectifies(wrong[0]):
-                found += wrong
-        return found[:1]
+        wrong = (fault for seen in self._likes.values() for fault in seen if fault is not None)
+        return [fault for fault in wrong if id(fault) in pending and self.alone(fault)][:1]
+
+    def alone(self, doubt: Fault) -> bool:
+        """Whether all others of its class return what base's do, and those are several."""
+        seen = self._likes[_sort(doubt)]
+        wrong = [fault for fault in seen if fault is not None]
+        if len(wrong) != 1 or len(seen) < 3 or wrong[0] is not doubt:
+            return False
+        return doubt.base.kind not in CONTAINERS and not _rectifies(doubt)
 
 
 def _sort(doubt: Fault) -> tuple[str, str]:

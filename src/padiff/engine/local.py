@@ -150,6 +150,10 @@ class LocalRun:
         doubtful = (one.raw.index in self._blame.misfed or one.raw.index not in accused for one in self.rivals)
         return len(self.rivals) > 1 or any(doubtful) or any(map(self.likes, self.rivals))
 
+    def alone(self, rival: Fault) -> bool:
+        """Whether all others of the class of one in doubt return what base's do."""
+        return self._blame.doubts.alone(rival)
+
     def likes(self, rival: Fault) -> Sequence[Fault]:
         """Other calls of its two classes, if all return something else than base's."""
         return self._blame.doubts.likes(rival)

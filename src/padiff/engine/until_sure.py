@@ -96,6 +96,7 @@ class UntilSure:
         rivals = found.run.rivals
         likes = [like for one in rivals for like in found.run.likes(one)]
         innocent = ending_elsewhere([*rivals, *likes], self._watched)
+        innocent -= {one.raw.index for one in rivals if found.run.alone(one)}  # its author ends it where base's ends
         if all(one.raw.index in innocent for one in rivals):
             single = not_as_a_rule(rivals, found.run.likes, innocent)
             watched = self.fed(alike, None, lambda _: True, ops=True).trace
