@@ -14,6 +14,8 @@ from padiff.records import Call, Comparison, Numbers, Outcome, Slot
 
 Comparing = Callable[[Slot, Slot], Outcome]
 
+FAR = 1e-3
+"""So far apart, relative to their size, two tensors may agree by rounding and still be in another order."""
 SAME = 1e-4
 """Up to here, relative to their size, two sorted tensors hold the same numbers."""
 
@@ -23,22 +25,24 @@ class Reordered:
 
     def __init__(self) -> None:
         self._calls: set[int] = set()
+        self._agreeing: set[int] = set()
+        """Those of them whose numbers are so much the same that they agree in any order."""
 
     def see(self, base: Call, raw: Call, known: Mapping[tuple[int, int], Outcome], compared: Comparing) -> None:
         """``known`` is what comparing tensors came to, by their numbers."""
         if not (base.inputs and raw.inputs and base.outputs and raw.outputs):
             return
         returned = known.get((base.outputs[0].tensor, raw.outputs[0].tensor))
-        if returned is None or returned.reason != "values" or not _as_large(returned.numbers):
+        if returned is None or not _may_be_in_another_order(returned):
             return
         if not _same_numbers(base.outputs[0], raw.outputs[0]) or not _same_numbers(base.inputs[0], raw.inputs[0]):
             return
         if not compared(base.inputs[0], raw.inputs[0]).agrees:  # else it has put them in another order itself
-            self._calls.add(raw.index)
+            (self._agreeing if returned.agrees else self._calls).add(raw.index)
 
     def left_out(self, found: list[Comparison], calls: Collection[int]) -> list[Comparison]:
         """What is left without these of the calls: nothing wrong is hidden by that."""
-        reordered = self._calls.intersection(calls)
+        reordered = self._calls.intersection(calls) | self._agreeing
         return [one for one in found if one.raw_call not in reordered] if reordered else found
 
 
@@ -46,6 +50,15 @@ def _same_numbers(one: Slot, other: Slot) -> bool:
     if one.value.overwritten or other.value.overwritten:
         return False
     return apart_in_any_order(one.value.numpy(), other.value.numpy()) <= SAME
+
+
+def _may_be_in_another_order(outcome: Outcome) -> bool:
+    """Whether two tensors differ, or in a dtype of few digits might: numbers that are all nearly the same agree in any
+    order then."""
+    numbers = outcome.numbers
+    if not _as_large(numbers) or numbers is None:
+        return False
+    return outcome.reason == "values" or (outcome.agrees and numbers.rmse > FAR * numbers.base_rms)
 
 
 def _as_large(numbers: Numbers | None) -> bool:
