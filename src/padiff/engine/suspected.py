@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from padiff.capture.ops import WantedOps
 from padiff.engine.job import Job
-from padiff.engine.watched_again import Place, has_own_code, hides, own_calls
+from padiff.engine.watched_again import Place, has_own_code, place_at
 from padiff.records import Call, StepComparison
 
 MOST_BESIDE = 8
@@ -59,6 +59,4 @@ def _places_around(job: Job, done: StepComparison, index: int) -> Iterator[Place
     for raw in (around[0], *beside[-MOST_BESIDE:], *around[1:]):
         base = partners.get(raw.index)
         if base is not None and (has_own_code(lives[0], base.node) or has_own_code(lives[1], raw.node)):
-            inside = own_calls(calls[0], base.index, paired[0]), own_calls(calls[1], raw.index, paired[1])
-            layers = hides(lives[0], calls[0], inside[0]), hides(lives[1], calls[1], inside[1])
-            yield Place((base.index, raw.index), inside, layers, backward=False)
+            yield place_at((base.index, raw.index), lives, calls, paired, backward=False)

@@ -80,12 +80,22 @@ def place_of(fault: Fault, scenes: Scenes) -> Place | None:
     if not any(with_code(fault, scenes)) or any(map(is_opaque, lives, nodes)):
         return None
     calls = (scenes.reference.trace.calls, scenes.found.calls)
-    inside = (
-        own_calls(calls[0], partner.index, {one.index for one in scenes.pairs.values()}),
-        own_calls(calls[1], fault.raw.index, set(scenes.pairs)),
-    )
-    layers = hides(lives[0], calls[0], inside[0]), hides(lives[1], calls[1], inside[1])
-    return Place((partner.index, fault.raw.index), inside, layers, fault.phase == "backward")
+    paired = {one.index for one in scenes.pairs.values()}, set(scenes.pairs)
+    return place_at((partner.index, fault.raw.index), lives, calls, paired, backward=fault.phase == "backward")
+
+
+def place_at(
+    indices: tuple[int, int],
+    lives: tuple[LiveTree, LiveTree],
+    calls: tuple[tuple[Call, ...], tuple[Call, ...]],
+    paired: tuple[set[int], set[int]],
+    *,
+    backward: bool,
+) -> Place:
+    """The place of two calls of base and raw, of all that they called and of those among it that have a partner."""
+    base, raw = (own_calls(calls[side], indices[side], paired[side]) for side in (0, 1))
+    layers = hides(lives[0], calls[0], base), hides(lives[1], calls[1], raw)
+    return Place(indices, (base, raw), layers, backward)
 
 
 class Watched:
