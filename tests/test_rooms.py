@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "padiff"
-FRAMEWORKS = frozenset({"torch", "paddle", "jax", "flax"})
+FRAMEWORKS = frozenset({"torch", "triton", "paddle", "jax", "flax"})
 NEUTRAL = frozenset({"records", "errors"})
 ARRAYS = frozenset({"numpy", "ml_dtypes"})
 DEPENDENCIES = ARRAYS | {"optree", "rich"}

@@ -121,11 +121,11 @@ def test_a_loss_that_is_given_is_taken() -> None:
 
 @pytest.mark.parametrize("shape", [(), (1,), (7, 3), (300, 400)])
 def test_directions(shape: tuple[int, ...]) -> None:
-    found = direction(1, shape)
+    found = direction(1, shape).spread
     assert found.shape == shape
     assert found.dtype == np.float32
-    assert np.array_equal(found, direction(1, shape))
-    assert not np.array_equal(found, direction(0, shape))
+    assert np.array_equal(found, direction(1, shape).spread)
+    assert not np.array_equal(found, direction(0, shape).spread)
     for dtype in (np.float16, ml_dtypes.bfloat16):  # nothing is lost, whatever the outputs are kept in
         assert np.array_equal(found.astype(dtype).astype(np.float32), found)
     if found.size > 20:
@@ -133,7 +133,7 @@ def test_directions(shape: tuple[int, ...]) -> None:
 
 
 def test_a_long_direction_repeats_itself_out_of_step() -> None:
-    found = direction(0, (3, 65536)).ravel()
+    found = direction(0, (3, 65536)).spread.ravel()
     assert np.array_equal(found[:100], found[MOST_DRAWN : MOST_DRAWN + 100])
     assert not np.array_equal(found[:100], found[65536 : 65536 + 100])
 

@@ -18,13 +18,13 @@ from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
 from padiff.frameworks.draws import watching_draws
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Array, StepTrace, Value
+from padiff.records import Direction, StepTrace, Value
 
 if TYPE_CHECKING:
     from padiff.capture.session import Session
 
 Loss = Callable[[Any], Any] | None
-Probed = tuple[Any, Array]
+Probed = tuple[Any, Direction]
 """An output, and the direction along which it is followed back."""
 Probe = Callable[[Sequence[tuple[str, Any]]], Sequence[Probed]]
 """Says of the floating outputs of a model, with their places, which are followed back, and along which directions."""

@@ -18,7 +18,7 @@ from padiff.compare.layouts import arranged_alike
 from padiff.engine.job import Job
 from padiff.engine.outputs import paired_values
 from padiff.frameworks import Adapter
-from padiff.records import Array
+from padiff.records import Direction
 
 MOST_DRAWN = 65521
 """Numbers drawn for one output; a longer one repeats them. A prime, so that they fall differently in every row."""
@@ -29,14 +29,13 @@ LENGTH = 1 / 8
 """Of a direction, nearly. Optimizers take steps along it: long ones would drive a net out of bounds in a few."""
 
 
-def direction(place: int, shape: Sequence[int]) -> Array:
+def direction(place: int, shape: Sequence[int]) -> Direction:
     """The direction of an output, by its place among the outputs and its shape: always the same."""
     count = math.prod(shape)
     drawn = np.random.default_rng([place, *shape]).standard_normal(min(count, MOST_DRAWN))
     grains = np.clip(np.rint(GRAIN * drawn), -4 * GRAIN, 4 * GRAIN)
     scale = LENGTH * 2.0 ** -round(math.log2(math.sqrt(count)))
-    found: Array = np.resize((grains * (scale / GRAIN)).astype(np.float32), tuple(shape))
-    return found
+    return Direction((grains * (scale / GRAIN)).astype(np.float32), tuple(shape))
 
 
 class Projection:
@@ -44,9 +43,9 @@ class Projection:
 
     def __init__(self, job: Job) -> None:
         self._adapters = job.base.adapter, job.raw.adapter
-        self._directions: dict[tuple[int, tuple[int, ...]], Array] = {}
+        self._directions: dict[tuple[int, tuple[int, ...]], Direction] = {}
         self._base: list[tuple[str, Held]] = []
-        self._drawn: dict[str, Array] = {}
+        self._drawn: dict[str, Direction] = {}
         """Names of base's outputs in its latest run to their directions."""
 
     @staticmethod
@@ -80,7 +79,8 @@ class Projection:
         for (name, base), (own, raw) in paired_values(self._base, _held(self._adapters[1], outputs)):
             drawn = self._drawn.get(name)
             if drawn is not None and base.shape != raw.shape:
-                drawn = arranged_alike(base.numpy(), raw.numpy(), drawn)
+                arranged = arranged_alike(base.numpy(), raw.numpy(), drawn.spread)
+                drawn = None if arranged is None else Direction(arranged, arranged.shape)
             if drawn is not None:
                 found.append((tensors[own], drawn))
         return found

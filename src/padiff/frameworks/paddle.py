@@ -39,7 +39,7 @@ from padiff.frameworks.paddle_rnn import kept_for_backward
 from padiff.frameworks.paddle_settings import CONVENTIONS
 from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
 from padiff.frameworks.settings import changed, read_settings
-from padiff.records import Array
+from padiff.records import Array, Direction
 
 _STATISTICS = ("_mean", "_variance")
 _GONE = itertools.count(-1, -1)
@@ -298,12 +298,12 @@ class PaddleAdapter:
         parts = [output.mean() * (int(output.size) / total) for output in outputs if int(output.size)]
         return functools.reduce(lambda a, b: a + b, parts)
 
-    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+    def projected_loss(self, outputs: Sequence[tuple[Any, Direction]]) -> Any:
         terms = []
         for output, direction in outputs:
             real = output.real() + 0.5 * output.imag() if output.is_complex() else output
             wide = real if real.dtype == paddle.float64 else real.astype("float32")
-            along = paddle_arrays.from_numpy(np.array(direction)).to(output.place)
+            along = paddle_arrays.from_numpy(np.array(direction.spread)).to(output.place)
             terms.append((wide * along.astype(wide.dtype)).sum())
         return functools.reduce(lambda a, b: a + b, terms)
 

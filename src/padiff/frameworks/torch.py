@@ -36,7 +36,7 @@ from padiff.frameworks.torch_gradients import before_written, keeping, on_gradie
 from padiff.frameworks.torch_hooks import attached
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
-from padiff.records import Array
+from padiff.records import Array, Direction
 
 _AUTOCAST = ("cpu", "cuda")
 
@@ -303,13 +303,12 @@ class TorchAdapter:
             return outputs[0].mean()
         return sum(output.mean() * (output.numel() / total) for output in outputs if output.numel())
 
-    def projected_loss(self, outputs: Sequence[tuple[Any, Array]]) -> Any:
+    def projected_loss(self, outputs: Sequence[tuple[Any, Direction]]) -> Any:
         terms = []
         for output, direction in outputs:
             real = output.real + 0.5 * output.imag if output.is_complex() else output
             wide = real if real.dtype == torch.float64 else real.float()
-            array = direction if direction.flags.writeable else np.array(direction)  # else torch warns
-            terms.append((wide * torch.from_numpy(array).to(wide)).sum())
+            terms.append((wide * torch_device.spread(direction, wide)).sum())
         return sum(terms[1:], terms[0])
 
     def backward(self, loss: Any) -> None:

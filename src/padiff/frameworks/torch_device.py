@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +15,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from padiff.frameworks.cancelling_ops import Unheard
 from padiff.frameworks.protocol import Measured
-from padiff.records import Array
+from padiff.records import Array, Direction
 
 BLOCK = 1 << 24
 """Elements taken at once: what is made on the way takes some bytes for each."""
+Fused = Callable[[Any, Any, "float | None"], Array]
 _HOST = frozenset({"cpu", "meta"})
 _KNOWN = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
@@ -32,16 +36,32 @@ def measure(base: Any, raw: Any, rtol: float | None) -> Measured | None:
     size = base.numel()
     if not size:
         return None
-    work = torch.float64 if torch.float64 in (base.dtype, raw.dtype) else torch.float32
-    with torch.no_grad(), Unheard():
-        pairs = zip(_blocks(base), _blocks(raw), strict=True)
-        rows = torch.stack([_sums(one, other, work, rtol) for one, other in pairs]).cpu().numpy().astype(np.float64)
-    if not np.isfinite(rows).all():
+    fused = _fused(base.device.type)
+    with torch.no_grad(), Unheard(), torch._C.DisableTorchFunction():
+        if fused is not None:
+            rows = fused(base.detach().reshape(-1), raw.detach().reshape(-1), rtol)
+        else:
+            work = torch.float64 if torch.float64 in (base.dtype, raw.dtype) else torch.float32
+            pairs = zip(_blocks(base), _blocks(raw), strict=True)
+            rows = torch.stack([_sums(one, other, work, rtol) for one, other in pairs]).cpu().numpy()
+            rows = rows.astype(np.float64)
+            rows[:, :3] *= rows[:, :3]
+    gap2, base2, raw2, gap1, base1, _, _ = np.add.reduce(rows, axis=0).tolist()
+    peak, excess = np.maximum.reduce(rows[:, 5:], axis=0).tolist()
+    sums = gap2, base2, raw2, gap1, base1, peak, excess
+    if not all(map(math.isfinite, sums)):
         return None
-    gap_rms, base_rms, raw_rms = (math.hypot(*rows[:, place]) / math.sqrt(size) for place in (0, 1, 2))
-    gap, base_size = (float(rows[:, place].sum()) / size for place in (3, 4))
-    peak, excess = float(rows[:, 5].max()), float(rows[:, 6].max())
-    return Measured(size, peak, gap, base_size, gap_rms, base_rms, raw_rms, excess)
+    gap_rms, base_rms, raw_rms = (math.sqrt(one / size) for one in sums[:3])
+    return Measured(size, peak, gap1 / size, base1 / size, gap_rms, base_rms, raw_rms, peak if rtol is None else excess)
+
+
+@functools.cache
+def _fused(kind: str) -> Fused | None:
+    """All sums in one kernel, where triton is there to make it: starting several takes longer than they run."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    made: Fused | None = importlib.import_module("padiff.frameworks.torch_fused").sums_on(kind)
+    return made
 
 
 def _blocks(tensor: Any) -> Sequence[Any]:
@@ -84,6 +104,16 @@ def multiplied(tensor: Any, factors: Callable[[], Array], largest: float) -> Any
             torch.mul(block[whole:], repeated[: block.numel() - whole], out=found[whole:])
             moved[start : start + rows] = torch.where(block.abs() < largest, found, block)
         return moved.view(tensor.shape)
+
+
+def spread(direction: Direction, like: Any) -> Any:
+    """A direction as a tensor where another lies, of its dtype."""
+    count = math.prod(direction.shape)
+    if not elsewhere(like) or count <= len(direction.drawn):
+        array = direction.spread
+        return torch.from_numpy(array if array.flags.writeable else np.array(array)).to(like)  # else torch warns
+    drawn = torch.from_numpy(direction.drawn).to(like)
+    return drawn.repeat(-(-count // len(drawn)))[:count].view(direction.shape)
 
 
 def take(target: Any, source: Any, before: Callable[[], None]) -> bool:

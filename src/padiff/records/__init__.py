@@ -10,6 +10,7 @@ from padiff.records.comparisons import (
     StepComparison,
     Tolerance,
 )
+from padiff.records.directions import Direction
 from padiff.records.divergences import Cause, Divergence, Fault, Interruption, OpPair
 from padiff.records.draws import Draw, DrawGap
 from padiff.records.modules import (
@@ -50,6 +51,7 @@ __all__ = [
     "Cause",
     "Choice",
     "Comparison",
+    "Direction",
     "Divergence",
     "Draw",
     "DrawGap",
