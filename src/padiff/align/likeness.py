@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from padiff.records import ModuleNode, ModuleTree
 
@@ -15,6 +16,7 @@ PASSIVE = frozenset({"identity", "dropout", "dropout1d", "dropout2d", "dropout3d
 CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
 
 Sizes = tuple[object, ...]
+Leaf = tuple[ModuleNode, Sizes]
 
 
 def own_sizes(node: ModuleNode) -> Sizes:
@@ -46,8 +48,14 @@ def same_kind(base: ModuleNode, raw: ModuleNode) -> bool:
     return own_sizes(base) == own_sizes(raw) and bool(own_sizes(base))
 
 
-def leaf_likeness(base_leaf: tuple[ModuleNode, Sizes], raw_leaf: tuple[ModuleNode, Sizes]) -> float:
+def leaf_likeness(base_leaf: Leaf, raw_leaf: Leaf) -> float:
     """How well two leaves fit; 0 when they cannot belong together."""
+    score = _likeness(base_leaf, raw_leaf)
+    return score + 0.5 * (base_leaf[0].path == raw_leaf[0].path) if score else 0.0
+
+
+def _likeness(base_leaf: Leaf, raw_leaf: Leaf) -> float:
+    """The same without a look at their paths."""
     (base, base_sizes), (raw, raw_sizes) = base_leaf, raw_leaf
     same_sizes = base_sizes == raw_sizes
     if base.layer is not None and base.layer == raw.layer:
@@ -65,7 +73,38 @@ def leaf_likeness(base_leaf: tuple[ModuleNode, Sizes], raw_leaf: tuple[ModuleNod
         score = 1.0 if same_name(base, raw) else 0.0
     if score == 0.0:
         return 0.0
-    return score + 0.5 * same_name(base, raw) + 0.5 * (base.path == raw.path)
+    return score + 0.5 * same_name(base, raw)
+
+
+class LeafRows:
+    """The same for a leaf and a stretch of others: most are of few kinds, and two kinds are held together once."""
+
+    def __init__(self, others: Sequence[Leaf]) -> None:
+        self._others = others
+        self._kinds = [_kind(other) for other in others]
+        self._places = {other[0].path: place for place, other in enumerate(others)}
+        self._rows: dict[object, list[float]] = {}
+
+    def __call__(self, leaf: Leaf, start: int, stop: int) -> list[float]:
+        kind = _kind(leaf)
+        row = self._rows.get(kind)
+        if row is None:
+            known: dict[object, float] = {}
+            for other, of_other in zip(self._others, self._kinds, strict=True):
+                if of_other not in known:
+                    known[of_other] = _likeness(leaf, other)
+            row = self._rows[kind] = [known[of_other] for of_other in self._kinds]
+        found = row[start:stop]
+        place = self._places.get(leaf[0].path, -1)
+        if start <= place < stop:
+            found[place - start] = leaf_likeness(leaf, self._others[place])
+        return found
+
+
+def _kind(leaf: Leaf) -> object:
+    """Equal for leaves that fit the same others, their paths aside."""
+    node, sizes = leaf
+    return node.layer, node.kind.lower(), sizes, bool(node.parameters), node.name
 
 
 def inner_likeness(base: ModuleNode, raw: ModuleNode) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from padiff.align.likeness import Sizes, inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
+from padiff.align.likeness import Leaf, LeafRows, Sizes, inner_likeness, kind_key, leaf_likeness, same_kind, sizes_of
 from padiff.align.nodes import alone, chains, contents, leaves, left_out
 from padiff.align.sequences import align_sequences
 from padiff.records import Anchors, ModuleNode, ModulePairs, ModuleTree, Rules
@@ -196,7 +196,7 @@ class _Pairing:
         else:
             left = [(node, self.base_sizes[node.index]) for node in base]
             right = [(node, self.raw_sizes[node.index]) for node in raw]
-            aligned = align_sequences(left, right, leaf_likeness, lambda leaf: (kind_key(*leaf), leaf[0].name))
+            aligned = align_sequences(left, right, leaf_likeness, _key, LeafRows(right))
             found = [(one, other) for (one, _), (other, _) in aligned]
         for one, other in found:
             self.put(one, other)
@@ -323,6 +323,10 @@ def _swapped(rules: Rules) -> Rules:
         base_skip=rules.raw_skip,
         raw_skip=rules.base_skip,
     )
+
+
+def _key(leaf: Leaf) -> Hashable:
+    return kind_key(*leaf), leaf[0].name
 
 
 def _named(node: ModuleNode, sizes: Sizes) -> Hashable:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
-Likeness = Callable[[Any, Any], float]
+Row = Callable[[Item, int, int], "list[float]"]
 
 _CELLS = 250_000  # above this only a band around the diagonal is looked at
 _HALF_BAND = 48
@@ -17,11 +17,13 @@ def align_sequences(
     right: Sequence[Item],
     likeness: Callable[[Item, Item], float],
     key: Callable[[Item], Hashable],
+    row: Row[Item] | None = None,
 ) -> list[tuple[Item, Item]]:
     """Pairs in order with the largest summed likeness; items that fit nothing are left out.
 
     Items of equal keys must fit each other as well as either fits anything: they are paired off at both ends
-    without a look at the rest, so that two sequences that are alike cost linear time.
+    without a look at the rest, so that two sequences that are alike cost linear time. ``row`` says the likeness of one
+    item with a stretch of the right ones, where that is faster than one by one.
     """
     left_keys, right_keys = [key(item) for item in left], [key(item) for item in right]
     shorter = min(len(left), len(right))
@@ -32,14 +34,20 @@ def align_sequences(
     while end < shorter - start and left_keys[-1 - end] == right_keys[-1 - end]:
         end += 1
     left_end, right_end = len(left) - end, len(right) - end
+
+    def between(one: Item, first: int, last: int) -> list[float]:
+        if row is not None:
+            return row(one, start + first, start + last)
+        return [likeness(one, other) for other in right[start + first : start + last]]
+
     return [
         *((one, other) for one, other in zip(left[:start], right[:start], strict=True) if likeness(one, other) > 0),
-        *_best(left[start:left_end], right[start:right_end], likeness),
+        *_best(left[start:left_end], right[start:right_end], between),
         *((one, other) for one, other in zip(left[left_end:], right[right_end:], strict=True) if likeness(one, other)),
     ]
 
 
-def _best(left: Sequence[Item], right: Sequence[Item], likeness: Likeness) -> list[tuple[Item, Item]]:
+def _best(left: Sequence[Item], right: Sequence[Item], row_of: Row[Item]) -> list[tuple[Item, Item]]:
     """By dynamic programming from the ends; of two ways that are equally good, the one that pairs earlier items."""
     if not left or not right:
         return []
@@ -48,7 +56,7 @@ def _best(left: Sequence[Item], right: Sequence[Item], likeness: Likeness) -> li
     best = [*([] for _ in left), [0.0] * (len(right) + 1)]
     for i in range(len(left) - 1, -1, -1):
         (start, stop), below = bands[i], _Row(best[i + 1], bands[i + 1][0])
-        scores[i] = [likeness(left[i], other) for other in right[start:stop]]
+        scores[i] = row_of(left[i], start, stop)
         reached = below.at(stop)
         row = [reached]
         for j in range(stop - 1, start - 1, -1):

@@ -15,7 +15,18 @@ from itertools import accumulate, compress
 from padiff.weights.blocks import norms_at_home
 from padiff.weights.branches import branches_sorted
 from padiff.weights.chains import chain_at, chain_score, norms_along
-from padiff.weights.fitting import UnitPair, first_role, fits, in_part_order, pair_up, parent, score, signature
+from padiff.weights.fitting import (
+    UnitPair,
+    first_role,
+    fits,
+    in_part_order,
+    kind_to_score,
+    numbered_alike,
+    pair_up,
+    parent,
+    score_of_kinds,
+    signature,
+)
 from padiff.weights.joining import MOST_JOINED, join_score, joins
 from padiff.weights.leftovers import (
     added_leftovers,
@@ -186,6 +197,8 @@ class _Alignment:
             for units in (base, raw)
         )
         self._fits: dict[int, list[bool]] = {}
+        self._scored = tuple([kind_to_score(unit) for unit in units] for units in (base, raw))
+        self._rows: dict[object, list[float]] = {}
         self._joins: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
         self._sums = _Sums(self.base), _Sums(self.raw)
 
@@ -210,6 +223,7 @@ class _Alignment:
         for i in range(rows - 1, -1, -1):
             row, below, steps = [0.0] * width, best[i + 1], move[i]
             best[i] = row
+            one, scores = self.base[i], self._scores(i)
             fitting, joining = self._fitting(i), self._sums[0].making_up(i, self._sums[1])
             middle = round(i * columns / rows)
             for j in range(min(columns - 1, middle + band), max(-1, middle - band - 1), -1):
@@ -217,7 +231,7 @@ class _Alignment:
                 if row[j + 1] > found:
                     found, step = row[j + 1], _RIGHT
                 if fitting[j]:
-                    value = score(self.base[i], self.raw[j]) + below[j + 1]
+                    value = scores[j] + numbered_alike(one, self.raw[j]) + below[j + 1]
                     if value >= found:
                         found, step = value, _BOTH
                 for down, right in joining.get(j, ()):
@@ -250,6 +264,18 @@ class _Alignment:
                     by_kind[other] = fits(self.base[i], self.raw[j])
             known = self._fits[kind] = [by_kind[other] for other in self._kinds[1]]
         return known
+
+    def _scores(self, i: int) -> list[float]:
+        """For each unit of raw how well it belongs to one of base's, their numbers aside."""
+        kinds = self._scored
+        row = self._rows.get(kinds[0][i])
+        if row is None:
+            known: dict[object, float] = {}
+            for kind, other in zip(kinds[1], self.raw, strict=True):
+                if kind not in known:
+                    known[kind] = score_of_kinds(self.base[i], other)
+            row = self._rows[kinds[0][i]] = [known[kind] for kind in kinds[1]]
+        return row
 
     def _of(self, i: int, j: int, down: int, right: int) -> tuple[list[Unit], list[Unit]]:
         """The parts and what they may make up."""

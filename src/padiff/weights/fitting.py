@@ -112,6 +112,16 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def score(base: Unit, raw: Unit) -> float:
     """How well two units that fit belong together."""
+    return score_of_kinds(base, raw) + numbered_alike(base, raw)
+
+
+def kind_to_score(unit: Unit) -> object:
+    """Equal for units that belong equally well to all others, their numbers aside."""
+    return words_of(unit.label), unit.layer, bool(part_role(unit)), unit.strides, bool(unit.made)
+
+
+def score_of_kinds(base: Unit, raw: Unit) -> float:
+    """The same without their numbers."""
     found = 3.0 + 3.0 * likeness(base.label, raw.label)
     if base.layer is not None and base.layer == raw.layer:
         found += 1.0
@@ -121,7 +131,7 @@ def score(base: Unit, raw: Unit) -> float:
         found -= 0.5
     if base.strides != raw.strides and not (base.made and raw.made):  # else what they returned tells more
         found -= 1.0
-    return found + numbered_alike(base, raw)
+    return found
 
 
 def numbered_alike(base: Unit, raw: Unit) -> float:
