@@ -79,32 +79,37 @@ def _likeness(base_leaf: Leaf, raw_leaf: Leaf) -> float:
 class LeafRows:
     """The same for a leaf and a stretch of others: most are of few kinds, and two kinds are held together once."""
 
-    def __init__(self, others: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: Sequence[Leaf], others: Sequence[Leaf]) -> None:
         self._others = others
-        self._kinds = [_kind(other) for other in others]
+        self._names = {node.name for node, _ in leaves} & {node.name for node, _ in others}
+        """Those that either side has; another is as good as none."""
+        numbers: dict[object, int] = {}
+        self._kinds = [numbers.setdefault(self._kind(other), len(numbers)) for other in others]
         self._places = {other[0].path: place for place, other in enumerate(others)}
-        self._rows: dict[object, list[float]] = {}
+        self._known: dict[object, dict[int, float]] = {}
+        """Kind of a leaf to how well each kind of the others fits."""
 
     def __call__(self, leaf: Leaf, start: int, stop: int) -> list[float]:
-        kind = _kind(leaf)
-        row = self._rows.get(kind)
-        if row is None:
-            known: dict[object, float] = {}
-            for other, of_other in zip(self._others, self._kinds, strict=True):
-                if of_other not in known:
-                    known[of_other] = _likeness(leaf, other)
-            row = self._rows[kind] = [known[of_other] for of_other in self._kinds]
-        found = row[start:stop]
+        known, kinds = self._known.setdefault(self._kind(leaf), {}), self._kinds[start:stop]
+        for place, kind in enumerate(kinds, start):
+            if kind not in known:
+                known[kind] = _likeness(leaf, self._others[place])
+        found = [known[kind] for kind in kinds]
         place = self._places.get(leaf[0].path, -1)
         if start <= place < stop:
             found[place - start] = leaf_likeness(leaf, self._others[place])
         return found
 
-
-def _kind(leaf: Leaf) -> object:
-    """Equal for leaves that fit the same others, their paths aside."""
-    node, sizes = leaf
-    return node.layer, node.kind.lower(), sizes, bool(node.parameters), node.name
+    def _kind(self, leaf: Leaf) -> object:
+        """Equal for leaves that fit the same others, their paths aside."""
+        node, sizes = leaf
+        return (
+            node.layer,
+            node.kind.lower(),
+            sizes,
+            bool(node.parameters),
+            node.name if node.name in self._names else "",
+        )
 
 
 def inner_likeness(base: ModuleNode, raw: ModuleNode) -> float:

@@ -196,7 +196,7 @@ class _Pairing:
         else:
             left = [(node, self.base_sizes[node.index]) for node in base]
             right = [(node, self.raw_sizes[node.index]) for node in raw]
-            aligned = align_sequences(left, right, leaf_likeness, _key, LeafRows(right))
+            aligned = align_sequences(left, right, leaf_likeness, _key, LeafRows(left, right))
             found = [(one, other) for (one, _), (other, _) in aligned]
         for one, other in found:
             self.put(one, other)

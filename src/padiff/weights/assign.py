@@ -197,8 +197,12 @@ class _Alignment:
             for units in (base, raw)
         )
         self._fits: dict[int, list[bool]] = {}
-        self._scored = tuple([kind_to_score(unit) for unit in units] for units in (base, raw))
-        self._rows: dict[object, list[float]] = {}
+        numbers: dict[object, int] = {}
+        self._scored = tuple(
+            [numbers.setdefault(kind_to_score(unit), len(numbers)) for unit in units] for units in (base, raw)
+        )
+        self._scores: dict[int, dict[int, float]] = {}
+        """How well two kinds of units belong together, their numbers aside; by base's, then by raw's."""
         self._joins: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
         self._sums = _Sums(self.base), _Sums(self.raw)
 
@@ -223,7 +227,7 @@ class _Alignment:
         for i in range(rows - 1, -1, -1):
             row, below, steps = [0.0] * width, best[i + 1], move[i]
             best[i] = row
-            one, scores = self.base[i], self._scores(i)
+            one, scores, kinds = self.base[i], self._scores.setdefault(self._scored[0][i], {}), self._scored[1]
             fitting, joining = self._fitting(i), self._sums[0].making_up(i, self._sums[1])
             middle = round(i * columns / rows)
             for j in range(min(columns - 1, middle + band), max(-1, middle - band - 1), -1):
@@ -231,7 +235,10 @@ class _Alignment:
                 if row[j + 1] > found:
                     found, step = row[j + 1], _RIGHT
                 if fitting[j]:
-                    value = scores[j] + numbered_alike(one, self.raw[j]) + below[j + 1]
+                    kind = kinds[j]
+                    if kind not in scores:
+                        scores[kind] = score_of_kinds(one, self.raw[j])
+                    value = scores[kind] + numbered_alike(one, self.raw[j]) + below[j + 1]
                     if value >= found:
                         found, step = value, _BOTH
                 for down, right in joining.get(j, ()):
@@ -264,18 +271,6 @@ class _Alignment:
                     by_kind[other] = fits(self.base[i], self.raw[j])
             known = self._fits[kind] = [by_kind[other] for other in self._kinds[1]]
         return known
-
-    def _scores(self, i: int) -> list[float]:
-        """For each unit of raw how well it belongs to one of base's, their numbers aside."""
-        kinds = self._scored
-        row = self._rows.get(kinds[0][i])
-        if row is None:
-            known: dict[object, float] = {}
-            for kind, other in zip(kinds[1], self.raw, strict=True):
-                if kind not in known:
-                    known[kind] = score_of_kinds(self.base[i], other)
-            row = self._rows[kinds[0][i]] = [known[kind] for kind in kinds[1]]
-        return row
 
     def _of(self, i: int, j: int, down: int, right: int) -> tuple[list[Unit], list[Unit]]:
         """The parts and what they may make up."""
