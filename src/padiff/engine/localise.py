@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from padiff.align import CallPairing
 from padiff.capture.feeding import Feeder, Witness
 from padiff.capture.jitter import Jitter
@@ -14,7 +16,6 @@ from padiff.capture.perturb import perturbed
 from padiff.capture.replay import Replay
 from padiff.capture.session import Session
 from padiff.capture.state import spared_collector
-from padiff.compare.measure import rms
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
 from padiff.engine.cut_short import kept_by
@@ -35,7 +36,7 @@ from padiff.engine.settle import least_of_parameters, least_of_products, settle,
 from padiff.engine.state import State
 from padiff.engine.suspected import Suspected
 from padiff.engine.until_sure import Doubtful, Ran, Sorts, UntilSure
-from padiff.engine.where_they_lie import gap
+from padiff.engine.where_they_lie import gap, size_of
 from padiff.records import (
     Call,
     Comparison,
@@ -318,8 +319,7 @@ def _moved(jitter: Jitter, slot: Slot) -> float | None:
     """How far shaking moves a tensor."""
     if slot.value.overwritten:
         return None
-    array = slot.value.numpy()
-    return jitter.step_of(array.dtype) * rms(array)
+    return jitter.step_of(np.dtype(slot.value.dtype)) * size_of(slot.value)
 
 
 def _up_to_exception(raw: Session, step: int, job: Job, run: LocalRun, backward: bool) -> StepTrace:

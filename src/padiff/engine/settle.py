@@ -10,13 +10,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from padiff.capture.jitter import spacing_of
 from padiff.compare.arrays import compare_arrays
-from padiff.compare.measure import rms
 from padiff.engine.local import LocalRun, Reference
 from padiff.engine.local_comparing import Key
+from padiff.engine.where_they_lie import size_of
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import Comparison, Fault, Outcome
+from padiff.records import Comparison, Fault, Outcome, Value
 
 FAR, NEAR = 0.1, 1e-3
 """Gradients that are so far apart, relative to them, are not by rounding; the second where a place beside is wrong."""
@@ -39,13 +41,17 @@ def least_of_parameters(live: LiveTree, reference: Reference) -> dict[str, float
             arrival = reference.arrivals.get(slot.tensor)
             if arrival is None:
                 continue
-            array = arrival.numpy()
-            moved = (spacing_of(array.dtype) * rms(array)) ** 2 * array.size
+            moved = _rounding_of(arrival) ** 2 * math.prod(arrival.shape)
             for spec in vectors:
                 path = join(node.path, spec.name)
                 if path in squares:
                     squares[path] += moved / spec.shape[0]
     return {path: math.sqrt(square) for path, square in squares.items()}
+
+
+def _rounding_of(value: Value) -> float:
+    """A step in the last place of what a tensor holds."""
+    return spacing_of(np.dtype(value.dtype)) * size_of(value)
 
 
 def least_of_products(live: LiveTree, reference: Reference) -> dict[str, float]:
@@ -58,12 +64,10 @@ def least_of_products(live: LiveTree, reference: Reference) -> dict[str, float]:
         node = live.tree.nodes[call.node]
         products = [join(node.path, spec.name) for spec in node.parameters if len(spec.shape) > 1]
         given = next((slot.value for slot in call.inputs), None) if products else None
-        if given is None or given.overwritten or (held := given.numpy()).dtype.kind != "f":
+        if given is None or given.overwritten or np.dtype(given.dtype).kind != "f":
             continue
-        arrived = (
-            reference.arrivals[slot.tensor].numpy() for slot in call.outputs if slot.tensor in reference.arrivals
-        )
-        moved = sum((spacing_of(array.dtype) * rms(array)) ** 2 for array in arrived) * min(1.0, rms(held)) ** 2
+        arrived = (reference.arrivals[slot.tensor] for slot in call.outputs if slot.tensor in reference.arrivals)
+        moved = sum(_rounding_of(value) ** 2 for value in arrived) * min(1.0, size_of(given)) ** 2
         for path in products:
             squares[path] = squares.get(path, 0.0) + moved
     return {path: math.sqrt(square) for path, square in squares.items()}

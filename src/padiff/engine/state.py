@@ -10,13 +10,12 @@ import numpy as np
 
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.given import as_kept
-from padiff.compare.measure import rms
 from padiff.compare.tolerance import predicting
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base, under_all_paths, under_other_names
 from padiff.engine.side_by_side import NOISE_OF_SUMS
-from padiff.engine.where_they_lie import compared_there
+from padiff.engine.where_they_lie import compared_there, size_of
 from padiff.frameworks.tree import join
 from padiff.records import (
     Array,
@@ -196,4 +195,4 @@ def _owners(tree: ModuleTree) -> dict[str, tuple[ModuleNode, ModuleNode]]:
 
 def _largest(values: Iterable[Value | None]) -> float:
     """The largest root mean square among some tensors."""
-    return max((rms(value.numpy()) for value in values if value is not None), default=0.0)
+    return max((size_of(value) for value in values if value is not None), default=0.0)
