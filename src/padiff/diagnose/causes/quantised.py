@@ -10,11 +10,11 @@ import numpy as np
 from padiff.diagnose.causes.trial import Trial, gap
 from padiff.records import Array, Cause
 
-ROWS, COLUMNS = 256, 512
-"""Of a product that are computed again."""
+ROWS, COLUMNS = 64, 128
+"""Of a product that are computed again, some dozen times: enough to tell one grid from another."""
 
-Grid = Callable[[Array, int | None], Array]
-"""Puts numbers on a grid; along an axis each stretch has its own scale."""
+Grid = Callable[[Array, int | None, Array], Array]
+"""Puts some numbers of an array on a grid whose scale is the whole array's; along an axis each stretch has its own."""
 
 
 def _largest(array: Array, axis: int | None) -> Array:
@@ -22,21 +22,27 @@ def _largest(array: Array, axis: int | None) -> Array:
     return np.where(found > 0, found, 1.0)
 
 
+def _for(scales: Array, some: Array) -> Array:
+    """Of scales, one for all or one for each stretch, those of the first rows and columns of an array."""
+    found: Array = scales[tuple(slice(0, length) for length in some.shape)]
+    return found
+
+
 def _float8(name: str) -> Grid:
     dtype = np.dtype(getattr(ml_dtypes, name))
     most = float(ml_dtypes.finfo(dtype).max)
 
-    def grid(array: Array, axis: int | None) -> Array:
-        scale = most / _largest(array, axis)
-        return (array * scale).astype(dtype).astype(np.float64) / scale
+    def grid(array: Array, axis: int | None, some: Array) -> Array:
+        scale = _for(most / _largest(array, axis), some)
+        return (some * scale).astype(dtype).astype(np.float64) / scale
 
     return grid
 
 
 def _int8(steps: float) -> Grid:
-    def grid(array: Array, axis: int | None) -> Array:
-        scale = _largest(array, axis) / steps
-        return np.clip(np.rint(array / scale), -128, 127) * scale
+    def grid(array: Array, axis: int | None, some: Array) -> Array:
+        scale = _for(_largest(array, axis) / steps, some)
+        return np.clip(np.rint(some / scale), -128, 127) * scale
 
     return grid
 
@@ -44,12 +50,12 @@ def _int8(steps: float) -> Grid:
 def _between(steps: int) -> Grid:
     """From the least to the greatest, zero among them."""
 
-    def grid(array: Array, axis: int | None) -> Array:
-        least = np.minimum(array.min(axis=axis, keepdims=True), 0)
-        most = np.maximum(array.max(axis=axis, keepdims=True), 0)
+    def grid(array: Array, axis: int | None, some: Array) -> Array:
+        least = _for(np.minimum(array.min(axis=axis, keepdims=True), 0), some)
+        most = _for(np.maximum(array.max(axis=axis, keepdims=True), 0), some)
         scale = np.where(most > least, (most - least) / steps, 1.0)
         zero = np.rint(-least / scale)
-        found: Array = (np.clip(np.rint(array / scale) + zero, 0, steps) - zero) * scale
+        found: Array = (np.clip(np.rint(some / scale) + zero, 0, steps) - zero) * scale
         return found
 
     return grid
@@ -88,18 +94,19 @@ def quantised(trial: Trial) -> Iterator[Cause]:
 def _found(trial: Trial, x: Array, weight: Array) -> str | None:
     width = weight.shape[1]
     rows = x.reshape(-1, x.shape[-1])
+    first = rows[:ROWS]
     base, raw = (t.reshape(-1, width)[:ROWS, :COLUMNS] for t in (trial.expected, trial.found))
     bias = next((b for b in trial.base_weights.values() if b.shape == (width,)), np.zeros(width))[:COLUMNS]
     before = gap(base, raw)
-    if gap(base, rows[:ROWS] @ weight[:, :COLUMNS] + bias) > 0.3 * before:
+    if gap(base, first @ weight[:, :COLUMNS] + bias) > 0.3 * before:
         return None
     for kind, grid in WEIGHTS:
         for axis, how in ((None, "scaled as a whole"), (0, "scaled for each output")):
-            on_grid = grid(weight, axis)[:, :COLUMNS]
-            if gap(raw, rows[:ROWS] @ on_grid + bias) <= 0.3 * before:
+            on_grid = grid(weight, axis, weight[:, :COLUMNS])
+            if gap(raw, first @ on_grid + bias) <= 0.3 * before:
                 return f"the weight as {kind}, {how}"
             for other, of_inputs in INPUTS[kind]:
                 for place, words in ((None, "as a whole"), (-1, "row by row")):
-                    if gap(raw, of_inputs(rows, place)[:ROWS] @ on_grid + bias) <= 0.3 * before:
+                    if gap(raw, of_inputs(rows, place, first) @ on_grid + bias) <= 0.3 * before:
                         return f"the weight as {kind}, {how}, and the input as {other}, scaled {words}"
     return None

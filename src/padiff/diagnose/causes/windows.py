@@ -120,6 +120,10 @@ _RESIZES: dict[str, Places] = {
 }
 
 
+FEW = 4
+"""Of the leading axes, batch and channels."""
+
+
 def interpolation(trial: Trial) -> Iterator[Cause]:
     """Base resizes a tensor at hand in one way, raw in another."""
     shape = trial.expected.shape
@@ -128,15 +132,23 @@ def interpolation(trial: Trial) -> Iterator[Cause]:
     for name, x in trial.at_hand.items():
         if x.ndim != len(shape) or x.shape[:2] != shape[:2] or x.shape == shape or max(*shape[2:], *x.shape[2:]) > 4096:
             continue
+        few = x[:FEW, :FEW]  # mostly nothing was resized, and that shows in any part
+        right = next((way for way in _RESIZES if _is_made(trial, _resized(few, shape, _RESIZES[way]))), None)
+        if right is None:
+            continue
         made = {way: _resized(x, shape, matrix) for way, matrix in _RESIZES.items()}
-        right = next((way for way, value in made.items() if gap(trial.expected, value) <= 0.3 * trial.gap), None)
         for wrong, value in made.items():
-            if right is None or wrong == right or not trial.models(made[right], value):
+            if wrong == right or not trial.models(made[right], value):
                 continue
             text = f"base resizes {name} {right}, raw {wrong}"
             same = right.split()[0] == wrong.split()[0]
             yield Cause("align_corners" if same and right.split()[0] != "nearest" else "interpolation", text, 0.95)
             return
+
+
+def _is_made(trial: Trial, few: Array) -> bool:
+    """Whether base's values begin with these."""
+    return gap(trial.expected[:FEW, :FEW], few) <= 0.3 * trial.gap
 
 
 def _resized(x: Array, shape: tuple[int, ...], matrix: Places) -> Array:
