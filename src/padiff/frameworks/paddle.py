@@ -322,7 +322,7 @@ class PaddleAdapter:
         return paddle_optimizers.gradient(parameter)
 
     def gradient_stays(self, parameter: Any) -> bool:
-        return False  # paddle 3.3 frees its memory
+        return paddle_optimizers.gradient_stays(parameter)
 
     def set_gradient(self, parameter: Any, gradient: Any | None) -> None:
         paddle_optimizers.set_gradient(parameter, gradient)

@@ -55,7 +55,23 @@ def gradient(parameter: Any) -> Any | None:
     """What backward has left, wherever it is kept."""
     main = getattr(parameter, "main_grad", None)
     found = parameter.grad if main is None else main
-    return _dense(found, parameter) if found is not None and found.is_selected_rows() else found
+    if found is not None and found.is_selected_rows():
+        return _dense(found, parameter)
+    return found if found is None or main is not None else _kept(found)
+
+
+def gradient_stays(parameter: Any) -> bool:
+    """Whether what was read can be held while the parameter gets another."""
+    found = parameter.grad if getattr(parameter, "main_grad", None) is None else None
+    return found is not None and (found.is_selected_rows() or found.is_contiguous())
+
+
+def _kept(gradient: Any) -> Any:
+    """The same memory under another name: paddle 3.3 takes it from the gradient itself where that is cleared."""
+    if not gradient.is_contiguous():
+        return gradient
+    with paddle.no_grad():
+        return paddle.view(gradient, gradient.shape).detach()
 
 
 def _dense(gradient: Any, parameter: Any) -> Any:
@@ -71,6 +87,7 @@ def set_gradient(parameter: Any, gradient: Any | None) -> None:
         parameter.main_grad = gradient
         parameter.grad = None
     else:
+        parameter.grad = None  # else paddle 3.3 writes into the memory of the one before, which somebody may hold
         parameter.grad = gradient
 
 
