@@ -431,3 +431,13 @@ def test_hooks_of_the_users_own(framework: str) -> None:
     before = len(seen)
     one(torch.from_numpy(batch()))
     assert len(seen) == before + 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("path", ["blocks.1.fc1", "blocks.1"])
+def test_a_hook_that_changes_what_a_module_is_given_is_the_modules(framework: str, path: str) -> None:
+    """Whoever calls it gave it the right thing."""
+    raw = net(framework)
+    found = raw.blocks[1] if path == "blocks.1" else raw.blocks[1].fc1
+    found.register_forward_pre_hook(lambda _, args: (args[0] * 0.9,))
+    assert place(padiff.compare(net("torch"), raw, batch())) == (path, path, "forward")

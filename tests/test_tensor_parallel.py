@@ -143,3 +143,39 @@ def test_columns_in_another_order_are_named(base: str, raw: str) -> None:
     assert found.op is not None
     assert found.op.raw in ("torch.cat", "paddle.concat")
     assert found.causes[0].name == "head order"
+
+
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = torch.nn.Linear(8, 12), torch.nn.Linear(8, 12), torch.nn.Linear(12, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(torch.sigmoid(self.gate(x)) * self.up(x))
+
+
+class GatedRanks(torch.nn.Module):
+    """Each rank goes through on its own; the first keeps the bias of what is added up."""
+
+    def __init__(self, bug: str = "") -> None:
+        super().__init__()
+        self.gate, self.up = (torch.nn.ModuleList(torch.nn.Linear(8, 6) for _ in range(2)) for _ in range(2))
+        self.down = torch.nn.ModuleList(torch.nn.Linear(6, 8, bias=rank == 0) for rank in range(2))
+        self.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        ranks = zip(self.gate, self.up, self.down, strict=True)
+        found = [down(torch.sigmoid(gate(x)) * up(x)) for gate, up, down in ranks]
+        if self.bug == "mean":
+            return x + (found[0] + found[1]) / 2
+        return x + found[0] + (found[1].detach() if self.bug == "detach" else found[1])
+
+
+@pytest.mark.parametrize(("bug", "phase"), [("", ""), ("mean", "forward"), ("detach", "backward")])
+def test_the_rank_that_keeps_the_bias_is_not_the_whole(bug: str, phase: str) -> None:
+    raw = torch.nn.Sequential(GatedRanks(), GatedRanks(bug), GatedRanks())
+    result = padiff.compare(torch.nn.Sequential(*(Gated() for _ in range(3))), raw, batch())
+    assert result.aligned is not bool(bug), str(result)
+    if bug:
+        assert [(one.raw_path, one.phase) for one in result.divergences] == [("1", phase)]
+    assert padiff.compare(torch.nn.Sequential(GatedRanks()), torch.nn.Sequential(Gated()), batch()).aligned

@@ -19,7 +19,7 @@ def divergences_of(
     for phase in ("forward", "loss", "backward", "gradient"):
         if phase in ("loss", "gradient"):
             for wrong in state:
-                if wrong.agrees or wrong.outcome.reason == "structure":  # a cut in the graph shows in the plain run
+                if wrong.agrees:
                     continue
                 if (wrong.role == "loss") == (phase == "loss") and wrong.raw_path not in places:
                     places.add(wrong.raw_path)

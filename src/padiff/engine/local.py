@@ -491,7 +491,7 @@ class LocalRun:
         self.compared.finish()
         self.silent.look()
         self._blame.look()
-        faults = self.silent.without_lacking(self.faults)
+        faults = self.silent.without_shares(self.silent.without_lacking(self.faults))
         self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
 
 

@@ -144,6 +144,24 @@ class Silent:
         kept = [fault for fault in faults if fault.phase == "forward" or fault.raw.index not in lacking]
         return kept or faults
 
+    def without_shares(self, faults: list[Fault]) -> list[Fault]:
+        """Without gradients that arrive inside of a call too small, since a call that comes later in there sends none
+        back: the code around it only adds up what there is. Where gradients stop in there is told by itself."""
+        cuts = [fault.raw for fault in faults if fault.comparison.outcome.reason == "structure"]
+        if not cuts:
+            return faults
+        met = self._blame.met
+        unsent = [place.call for place in self._awaited.values() if self._sends(place)]
+
+        def lacks(fault: Fault) -> bool:
+            after = fault.after
+            if fault.phase != "backward" or fault.comparison.outcome.reason != "values" or after is None:
+                return False
+            silent = any(call.index > after.index and met.inside(call, fault.raw) for call in unsent)
+            return fault.between and silent and any(met.inside(call, fault.raw) for call in cuts)
+
+        return [fault for fault in faults if not lacks(fault)]
+
     def _sends(self, place: Place) -> bool:
         """Whether base's call sends anything back."""
         sent = self._contributions.get((place.base.index, place.one.tensor))

@@ -170,7 +170,8 @@ class State:
             self._owners["base"][entry.sources[0].path],
             self._owners["raw"][entry.path],
         )
-        if base_unit.atomic and raw_unit.atomic:  # inside, each keeps its tensors where it likes
+        one_layer = base_unit.layer is not None and base_unit.layer == raw_unit.layer
+        if one_layer or (base_unit.atomic and raw_unit.atomic):  # inside, each keeps its tensors where it likes
             base_node, raw_node = base_unit, raw_unit
         name = entry.path.removeprefix(raw_node.path).lstrip(".")
         sources = tuple(source.path for source in entry.sources)

@@ -12,6 +12,7 @@ from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.inherited import without_extra_calls, without_followers
 from padiff.engine.inside import with_op
 from padiff.engine.localise import Located
+from padiff.engine.own_gradients import own_gradients
 from padiff.engine.watched_again import Watched
 from padiff.records import Cause, Divergence, Fault, StepComparison
 from padiff.report.picture import picture_of
@@ -31,7 +32,8 @@ FORGIVEN: tuple[type[Exception], ...] = (Exception,)
 
 def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
-    state = () if located.lost and located.faults else without_followers(located, without_extra_calls(located))
+    lost = located.lost and bool(located.faults)
+    state = () if lost else own_gradients(located, without_followers(located, without_extra_calls(located)))
     found = [
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
         for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))

@@ -31,5 +31,6 @@ def attached(modules: Iterable[Any], enter: Enter, leave: Exit, fail: Fail) -> I
             return leave(module, output)
 
     for module in modules:
-        yield module.register_forward_pre_hook(before, with_kwargs=True)
+        # Before the user's own: what those change of what a module is given is the module's doing.
+        yield module.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
         yield module.register_forward_post_hook(after, always_call=True)

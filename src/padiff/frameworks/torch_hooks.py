@@ -43,8 +43,9 @@ def attached(
         if getattr(module, "_compiled_call_impl", None) is not None:
             yield AroundCompiled(module, before, after)
             continue
-        # Not the module's own methods: a script refuses, though it calls hooks.
-        yield torch.nn.Module.register_forward_pre_hook(module, before, with_kwargs=True)
+        # Before the user's own: what those change of what a module is given is the module's doing. And not by the
+        # module's own methods: a script refuses, though it calls hooks.
+        yield torch.nn.Module.register_forward_pre_hook(module, before, with_kwargs=True, prepend=True)
         yield torch.nn.Module.register_forward_hook(module, after, always_call=True)
 
 

@@ -22,6 +22,7 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
     raw_holds: dict[int, list[int]] = defaultdict(list)
     loose: list[tuple[ModuleNode, ModuleNode]] = []
     number = 0
+    summands = _summands(pairs)
     for pair in pairs:
         count = max(len(pair.base), len(pair.raw))
         numbers = [-1 - number - place for place in range(count)]
@@ -29,6 +30,8 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
         for units, holds in ((pair.base, base_holds), (pair.raw, raw_holds)):
             for place, unit in enumerate(units):
                 holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
+        if count == 1 and (pair.base[0].node.index in summands[0] or pair.raw[0].node.index in summands[1]):
+            continue
         if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]) and not _a_cell_of(pair):
             direct.append((pair.base[0].node.index, pair.raw[0].node.index))
         elif count > 1 and _is_group(pair):
@@ -45,6 +48,14 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
         base_order=dict(base_use.calls),
         raw_order=dict(raw_use.calls),
     )
+
+
+def _summands(pairs: Sequence[UnitPair]) -> tuple[frozenset[int], frozenset[int]]:
+    """Nodes of base's and of raw's layers of which several are added up to what one does: the one of them that keeps
+    the bias is not the whole."""
+    added = [pair for pair in pairs if pair.added]
+    base = frozenset(unit.node.index for pair in added for unit in pair.base if len(pair.base) > 1)
+    return base, frozenset(unit.node.index for pair in added for unit in pair.raw if len(pair.raw) > 1)
 
 
 def _by_all_they_hold(

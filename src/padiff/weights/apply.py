@@ -101,7 +101,7 @@ def build(entry: WeightEntry, arrays: Mapping[str, Array]) -> Array:
     """The elements that belong into one tensor of raw, from base's arrays by path; a view where possible."""
     if entry.function is not None:
         return _returned(entry, entry.function(arrays))
-    parts = [_part(source, arrays[source.path]) for source in entry.sources]
+    parts = [part_of(source, arrays[source.path]) for source in entry.sources]
     if entry.stack:
         each = len(parts) // entry.stack
         groups = [parts[place : place + each] for place in range(0, len(parts), each)]
@@ -127,7 +127,8 @@ def _returned(entry: WeightEntry, value: object) -> Array:
     return array.reshape(entry.shape)
 
 
-def _part(source: WeightSource, part: Array) -> Array:
+def part_of(source: WeightSource, part: Array) -> Array:
+    """A source's stretch of one of base's arrays, its axes turned."""
     if source.index is not None:
         part = part[source.index]
     if source.start is not None:

@@ -22,6 +22,7 @@ from padiff.weights import problems
 from padiff.weights.apply import build
 from padiff.weights.dtypes import loses
 from padiff.weights.loose import pair_across, pair_within
+from padiff.weights.remade import MADE_OF, WHOLE, Make, remade, stand_in
 from padiff.weights.rows import Held, Part, joined_shape, parts_of, rows_of, source_of, tensors_of
 
 Special = Callable[[Any, Any], Any]
@@ -99,16 +100,21 @@ class _Planner:
             self._finish(base_node.index, raw_node.index)
         base = rows_of(self.base, base_node, base_spec.stored, whole)
         raw = rows_of(self.raw, raw_node, raw_spec.stored, whole)
-        parts, used = parts_of(base), set[str]()
+        parts, used, own = parts_of(base), set[str](), parts_of(raw)
         for held in raw:
             if held.stored is None or not held.stored.parts:
                 continue
-            if any(part not in parts for part in held.stored.parts):
-                if not held.stored.optional:
-                    self.left["raw"].append(held)
-                continue
-            used.update(held.stored.parts)
-            self._from_parts(held, [parts[part] for part in held.stored.parts])
+            names = [name if name in parts else stand_in(name, parts) for name in held.stored.parts]
+            known = [name for name in names if name is not None]
+            make = remade(held, own, parts) if len(known) < len(names) else None
+            if make is not None:
+                used.update(MADE_OF[held.stored.parts[0]])
+                self._make(held, make)
+            elif len(known) == len(names):
+                used.update(known, MADE_OF[WHOLE] if known == [WHOLE] else ())
+                self._from_parts(held, [parts[name] for name in known])
+            elif not held.stored.optional:
+                self.left["raw"].append(held)
         unused = {id(part.held): part.held for name, part in parts.items() if name not in used}
         self.left["base"] += [held for held in unused.values() if held.stored and not held.stored.optional]
         self._by_name([held for held in base if held.stored is None], [held for held in raw if held.stored is None])
@@ -124,6 +130,9 @@ class _Planner:
             self.problems.append(problems.unequal_shapes(parts[0].held, raw, joined))
         else:
             self._add(parts[0].held, raw, sources, raw.stored.along)
+
+    def _make(self, raw: Held, make: Make) -> None:
+        self.entries.append(WeightEntry(raw.path, raw.role, (), raw.spec.shape, evidence="same layer", function=make))
 
     # --- everything else: own tensors by name, then in order
 
@@ -245,7 +254,8 @@ class _Planner:
         first: dict[int, WeightEntry] = {}
         for entry in self.entries:
             other = first.setdefault(id(self.tensors["raw"][entry.path]), entry)
-            if other is not entry and not self._equal_values(entry, other):
+            made = entry.function is not None or other.function is not None
+            if other is not entry and not made and not self._equal_values(entry, other):
                 base_node = _owner(self.base, entry.sources[0].path)
                 self.problems.append(problems.tied_apart(base_node, _owner(self.raw, entry.path), entry, other))
 
