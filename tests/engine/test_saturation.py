@@ -69,6 +69,38 @@ def test_how_much_of_what_gets_through_may_be_wrong(units: float, off: float, ex
     assert known.explains("input", call, Outcome("different", "values", "", numbers)) is excused
 
 
+@pytest.mark.parametrize("size", [0.05, 0.5])
+def test_a_turned_gradient_behind_a_layer_that_lets_little_through(size: float) -> None:
+    """In bfloat16 what comes out of a layer of small weights is below a few units of what comes in."""
+
+    def net(factor: float) -> torch.nn.Module:
+        torch.manual_seed(2)
+        layers = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+        torch.nn.init.normal_(layers[1].weight, std=1e-3)
+        model = torch.nn.Sequential(*layers).to(torch.bfloat16)
+        if factor != 1.0:
+            model[1].register_forward_pre_hook(lambda module, args: (Turned.apply(args[0]),))
+        return model
+
+    x = torch.from_numpy(size * np.random.default_rng(3).standard_normal((16, 32))).to(torch.bfloat16)
+    assert padiff.compare(net(1.0), net(1.0), x).aligned
+    found = padiff.compare(net(1.0), net(-1.0), x).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("1", "backward")
+
+
+class Turned(torch.autograd.Function):
+    """The same forward; backward with the other sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return -gradient
+
+
 class Spelled(torch.nn.Module):
     """A softmax in steps, with a table of its own that makes its scores."""
 

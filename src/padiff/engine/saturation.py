@@ -22,6 +22,12 @@ FEW = 256.0
 SMALL = 1e-3
 """Relative error of what does come out, below which it may be rounding of what came in."""
 
+TURNED = -0.5
+"""Cosine below which a gradient has another sign. Slopes that are rounding become smaller or larger, and hardly ever
+turn: with few digits a small one would be taken for that."""
+MANY = 32
+"""Elements; few may point anywhere."""
+
 
 class Saturation:
     """Knows what comes in from behind at each place of base's step."""
@@ -39,6 +45,8 @@ class Saturation:
         """Whether a gradient that a call sends back (``input``), or that arrives at it, differs by such rounding."""
         numbers = outcome.numbers
         if outcome.agrees or outcome.reason != "values" or numbers is None:
+            return False
+        if numbers.size >= MANY and numbers.cosine < TURNED:
             return False
         unit = max(
             (spacing_of(value.numpy().dtype) * rms(value.numpy()) for value in self._behind(role, base)), default=0
