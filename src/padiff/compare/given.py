@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from padiff.compare.arrays import compare_arrays
-from padiff.compare.masks import without_least, without_masked
+from padiff.compare.masks import mean_the_same, without_least, without_masked
 from padiff.records import Array, Outcome, Tolerance, Value
 
 MOST_MASK = 1 << 22
@@ -48,8 +48,10 @@ def beside_the_masked(base: Array, raw: Array, outcome: Outcome, tolerance: Tole
 
 
 def leave_out_alike(base: Array, raw: Array) -> bool:
-    """Whether two tensors differ in the numbers alone with which they leave something out."""
-    return base.size <= MOST_MASK and all(_measured(array) for array in (base, raw)) and _alike(base, raw)
+    """Whether two tensors differ in the numbers alone with which they leave something out, and in what is repeated."""
+    if base.size > MOST_MASK or not all(_measured(array) for array in (base, raw)):
+        return False
+    return _alike(base, raw) if base.shape == raw.shape else mean_the_same(base, raw)
 
 
 def _measured(array: Array) -> bool:

@@ -41,10 +41,13 @@ def without_least(base: Array, raw: Array) -> tuple[Array, Array] | None:
 
 def mean_the_same(base: Array, raw: Array) -> bool:
     """Whether two masks leave out the same, though one is written in another dtype: as truth, as 0 and 1, as what is
-    added to scores. Shapes may differ by what is repeated."""
-    if base.dtype == raw.dtype or not base.size or not raw.size:
+    added to scores; or in the same, and repeated. Shapes may differ by what is repeated. Of two of floating numbers,
+    both are added, or neither."""
+    if (base.dtype, base.shape) == (raw.dtype, raw.shape) or not base.size or not raw.size:
         return False
-    levelled = _level(base, raw)
+    if base.dtype.kind == raw.dtype.kind == "f" and _added(base) != _added(raw):
+        return False
+    levelled = level(base, raw)
     if levelled is None:
         return False
     base, raw = np.broadcast_arrays(*levelled)
@@ -64,7 +67,7 @@ def contradicts(base: Array, raw: Array) -> bool:
     if not all(_added(one) or one.dtype.kind == "b" for one in (base, raw)):
         return False
     kept, other = _kept(base), _kept(raw)
-    levelled = None if kept is None or other is None else _level(kept, other)
+    levelled = None if kept is None or other is None else level(kept, other)
     if levelled is None:
         return False
     ones, others = (_meant(own, mask) for own, mask in zip((base, raw), levelled, strict=True))
@@ -78,7 +81,7 @@ def in_another_form(base: Array, raw: Array) -> Array | None:
     if raw.dtype.kind != "f" or not base.size or not raw.size or not _added(base) or _added(raw):
         return None
     kept, other = _kept(base), _kept(raw)
-    levelled = None if kept is None or other is None else _level(base, raw)
+    levelled = None if kept is None or other is None else level(base, raw)
     if kept is None or other is None or levelled is None or other.all() or not other.any():
         return None
     repeated = [axis for axis, (one, two) in enumerate(zip(*(m.shape for m in levelled), strict=True)) if one > two]
@@ -103,17 +106,23 @@ def _meant(mask: Array, kept: Array) -> list[Array]:
     return [kept, ~kept] if mask.dtype.kind == "b" else [kept]
 
 
-def _level(one: Array, other: Array) -> tuple[Array, Array] | None:
+def level(one: Array, other: Array) -> tuple[Array, Array] | None:
     """Two masks with as many axes each: one may have another of length one, for heads or groups of them, and where it
-    stands nothing says but that the least is repeated. None where the shapes have nothing to do with each other."""
+    stands nothing says but that the least is repeated; or both rows and heads in its first. None where the shapes have
+    nothing to do with each other."""
     spare = one.ndim - other.ndim
     if spare < 0:
-        turned = _level(other, one)
+        turned = level(other, one)
         return None if turned is None else turned[::-1]
     unit = [axis for axis, size in enumerate(one.shape) if size == 1]
     options = [np.squeeze(one, axes) for axes in itertools.combinations(unit, spare)] if spare else [one]
     fitting = [(math.prod(size), place) for place, size in enumerate(_together(o, other) for o in options) if size]
-    return (options[min(fitting)[1]], other) if fitting else None
+    if fitting:
+        return options[min(fitting)[1]], other
+    if spare != 1 or one.shape[0] < 2 or other.shape[0] % one.shape[0]:
+        return None
+    apart = other.reshape(one.shape[0], -1, *other.shape[1:])
+    return (one, apart) if _together(one, apart) else None
 
 
 def _together(one: Array, other: Array) -> tuple[int, ...]:

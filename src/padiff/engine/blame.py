@@ -6,7 +6,7 @@ the code around it, or of a call further out that passed it on. Some of that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -346,7 +346,7 @@ class Blame:
             if index not in self.doubts.given_another_size
             for one in self._idle_of(index)
         }
-        mattering = [next(filter(self._matters, excuses), None) for _, excuses in self._accused]
+        mattering = [self._mattering(excuses) for _, excuses in self._accused]
         sure = {_sort_of(fault) for (fault, _), excuse in zip(self._accused, mattering, strict=True) if excuse is None}
         for (fault, _), excuse in zip(self._accused, mattering, strict=True):
             # Where its likes are wrong that were given nothing but the right things, that is not why.
@@ -379,7 +379,17 @@ class Blame:
     def _was_given_otherwise(self, call: Call) -> bool:
         """Whether the call, or one around it, was given something besides that differs, matters, and stayed."""
         faulty = [one.index for _, one in self.met.outward(call.index) if one.index in self.faulty]
-        return any(self._matters(excuse) for index in faulty for excuse in self._excuses.get(index, ()))
+        excuses = [excuse for index in reversed(faulty) for excuse in self._excuses.get(index, ())]
+        return self._mattering(excuses) is not None
+
+    def _mattering(self, excuses: Sequence[Excuse]) -> Excuse | None:
+        """The outermost that matters, of those of calls around each other. What one side is not given it lacks where
+        the innermost call lacks it: if that does not matter, nor does it further out."""
+        innermost = {excuse.alone: excuse for excuse in excuses}
+        for excuse in filter(self._matters, excuses):
+            if excuse.alone is None or self._matters(innermost[excuse.alone]):
+                return excuse
+        return None
 
     def _matters(self, excuse: Excuse) -> bool:
         """Whether no call is known to have returned the right thing though it was given that."""
@@ -402,11 +412,12 @@ def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
 
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
-    """Whether what a call is given besides is a mask in another dtype, or in a form that may mean the same, or an index
-    of another width: no excuse."""
-    if floating(one.value) and floating(other.value):
-        return in_another_form(one.value.numpy(), other.value.numpy()) is not None
-    return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())
+    """Whether what a call is given besides is a mask in another dtype, or repeated, or in a form that may mean the
+    same, or an index of another width: no excuse."""
+    base, raw = one.value.numpy(), other.value.numpy()
+    if floating(one.value) and floating(other.value) and in_another_form(base, raw) is not None:
+        return True
+    return mean_the_same(base, raw) or (arranged is not None and mean_the_same(arranged, raw))
 
 
 def _of_other_sorts(one: Slot, other: Slot) -> bool:

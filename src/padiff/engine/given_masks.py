@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from padiff.compare.layouts import agree_in_any_layout
+from padiff.compare.masks import level
 from padiff.diagnose.likes import Event, Likes, Side
 from padiff.diagnose.own_code import MASKING, Culprit
 from padiff.engine.calls_met import outward, parents_of
@@ -52,6 +53,70 @@ def left_without(culprit: Culprit, fault: Fault, scenes: Scenes, called: Call) -
             break
         inner, outer = outer, calls.get(outer.parent)
     return _between(fault, inner, outer, scenes)
+
+
+def kept_back(fault: Fault, scenes: Scenes, called: Call) -> Fault | None:
+    """The fault of the call that is given a mask and does not hand it on to the module inside of which it goes wrong,
+    while base's does and raw's module would take it; None where raw's makes up for that, or is right without."""
+    if fault.phase != "forward":
+        return None
+    calls = {call.index: call for call in scenes.found.calls}
+    inner, outer = called, calls.get(called.parent)
+    while outer is not None:
+        partner = scenes.pairs.get(inner.index)
+        lost = [] if partner is None or len(partner.inputs) <= len(inner.inputs) else partner.inputs[1:]
+        for slot in filter(_tells_apart, lost):
+            mask = slot.value.numpy()
+            if not _is_given(inner, mask) and _is_given(outer, mask) and _takes_a_mask(scenes, inner):
+                return None if _made_up_for(mask, inner, fault, scenes) else _between(fault, inner, outer, scenes)
+        inner, outer = outer, calls.get(outer.parent)
+    return None
+
+
+def _tells_apart(slot: Slot) -> bool:
+    """Whether it is a mask, of ones and zeros or of what is added to scores, that leaves something out."""
+    if slot.tracked or slot.value.overwritten or len(slot.value.shape) < 2:
+        return False
+    array = slot.value.numpy()
+    if array.dtype.kind == "f":
+        return _leaves_out(slot.value)
+    return array.dtype.kind in "biu" and array.size > 1 and array.min() == 0 and array.max() == 1
+
+
+def _made_up_for(lost: Array, around: Call, fault: Fault, scenes: Scenes) -> bool:
+    """Whether a call inside of another is given the mask that base's is, made of one that is ``lost``; or is right
+    without, where something else inside is wrong."""
+    parents = parents_of(scenes.found.calls)
+    wrong = set().union(*(outward(index, parents) for index in (fault.raw.index, *scenes.wrong)))
+    for other in scenes.found.calls:
+        base = scenes.pairs.get(other.index)
+        if base is None or other.index == around.index or around.index not in outward(other.index, parents):
+            continue
+        masks = [slot.value.numpy() for slot in base.inputs[1:] if _tells_apart(slot)]
+        masks = [mask for mask in masks if _leaves_out_as_well(mask, lost)]
+        right = fault.raw.index != around.index and other.index not in wrong
+        if any(right or _is_given(other, mask) for mask in masks):
+            return True
+    return False
+
+
+def _leaves_out_as_well(mask: Array, lost: Array) -> bool:
+    """Whether a mask of scores leaves out, for whatever looks, all that one of rows and places does."""
+    if lost.ndim != 2 or mask.ndim < 2 or mask.shape[-1] != lost.shape[-1] or mask.shape[0] not in (1, lost.shape[0]):
+        return _same(lost, mask, unsure=False)
+    kept = mask if mask.dtype == bool else mask == (0 if mask.dtype.kind == "f" else 1)
+    seen = kept.any(axis=tuple(range(1, mask.ndim - 1)))
+    unseen = (~kept).any(axis=tuple(range(1, mask.ndim - 1))) if mask.dtype == bool else seen
+    return any(not bool((one & (lost == 0)).any()) for one in (seen, unseen))
+
+
+def _returns_the_same(base: Call, raw: Call) -> bool:
+    if not (base.outputs and raw.outputs):
+        return False
+    one, two = base.outputs[0].value, raw.outputs[0].value
+    if one.overwritten or two.overwritten:
+        return False
+    return agree_in_any_layout(one.numpy(), two.numpy(), Tolerance(mode="auto"))
 
 
 def _between(fault: Fault, inner: Call, outer: Call | None, scenes: Scenes) -> Fault | None:
@@ -121,12 +186,7 @@ def _others_do_without(scenes: Scenes, call: Call, mask: Array) -> bool:
         base = scenes.pairs.get(other.index)
         if other.kind != call.kind or other.index in wrong or base is None:
             continue
-        if not (base.outputs and other.outputs):
-            continue
-        one, two = base.outputs[0].value, other.outputs[0].value
-        if not _is_given(base, mask) or _is_given(other, mask) or one.overwritten or two.overwritten:
-            continue
-        if agree_in_any_layout(one.numpy(), two.numpy(), Tolerance(mode="auto")):
+        if _is_given(base, mask) and not _is_given(other, mask) and _returns_the_same(base, other):
             return True
     return False
 
@@ -176,7 +236,8 @@ def _masking(side: Side, tensor: int) -> Iterator[Event]:
 def _same(base: Array, raw: Array, *, unsure: bool = True) -> bool:
     """Whether two masks mark the same places, or one the others; ``unsure`` where nobody can say."""
     marks = [mask if mask.dtype == bool else mask == 0 for mask in (base, raw)]
-    for one, two in (marks, map(np.squeeze, marks)):
+    levelled = level(marks[0], marks[1])
+    for one, two in [levelled] if levelled is not None else [marks, map(np.squeeze, marks)]:
         try:
             one, two = np.broadcast_arrays(one, two)
         except ValueError:

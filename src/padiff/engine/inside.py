@@ -14,7 +14,8 @@ from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import Culprit, first_op
-from padiff.engine.given_masks import given_wrongly, left_without
+from padiff.engine.given_masks import given_wrongly, kept_back, left_without
+from padiff.engine.merely_reshaped import given_to_reshape
 from padiff.engine.returned_besides import returned_wrong
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
@@ -62,7 +63,13 @@ def with_op(
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet. Where one of ``further`` faults is why the op goes wrong,
     ``instead`` tells of that."""
+    reshaped = given_to_reshape(fault, scenes)
+    if reshaped is not None and instead is not None:
+        return instead(reshaped)
     called, fault = fault.raw, with_a_partner(fault, scenes)
+    giver = kept_back(fault, scenes, called)
+    if giver is not None and giver.after is not None:
+        return _given_by(giver, divergence, f"{giver.after.path} takes a mask and is given none, base's is")
     scenes = looking_into_borders(scenes, fault)
     partner = scenes.pairs.get(fault.raw.index)
     if partner is not None and any(slot.tensor < 0 for slot in partner.inputs):
@@ -90,8 +97,11 @@ def with_op(
     if giver is None:
         text = f"{divergence.raw_path} takes a mask and is given none, base's is"
         giver = left_without(culprit, fault, scenes, called)
-    if giver is None:
-        return told
+    return told if giver is None else _given_by(giver, told, text)
+
+
+def _given_by(giver: Fault, told: Divergence, text: str) -> Divergence:
+    """The divergence at who gives a module a wrong mask, or none."""
     ((other, _),) = divergences_of([giver], (), [(giver.base, giver.raw)])
     masks = tuple(cause for cause in told.causes if cause.name.startswith("mask"))
     return replace(other, comparison=told.comparison, causes=masks or (Cause("mask", text, SURE),))

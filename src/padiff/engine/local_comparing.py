@@ -15,7 +15,7 @@ from padiff.capture.held import Held, measured
 from padiff.capture.jitter import Jitter
 from padiff.compare.layouts import compare_arranged
 from padiff.compare.leaning import leaning
-from padiff.compare.masks import least_alike, masked_alike, without_least, without_masked
+from padiff.compare.masks import least_alike, masked_alike, mean_the_same, without_least, without_masked
 from padiff.compare.measure import rms_gap
 from padiff.compare.tolerance import predicting
 from padiff.engine.beside import Beside
@@ -102,6 +102,8 @@ class LocalComparing:
             moved = rms_gap(expected, found) if expected.shape == found.shape else math.inf
             self.gaps[key] = max(self.gaps.get(key, 0.0), moved)
             return SAME, expected if expected.shape == found.shape else None
+        if (phase, role) == ("forward", "input") and mean_the_same(expected, found):
+            self._given_masks.add(call.index)
         tolerance = self.allowed(key)
         masked = call.parent >= 0 and call.index in self._given_masks
         alike = masked_alike if role == "input" or masked else least_alike

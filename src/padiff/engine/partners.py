@@ -46,7 +46,7 @@ class Partners:
             return None
         fed = [slot.origin for slot in call.inputs[:1] if slot.origin in self._unfinished]
         around = [origin for origin, (_, first) in self._unfinished.items() if first.parent == call.index]
-        for origin in (*fed, *around):
+        for origin in dict.fromkeys((*fed, *around)):  # one that returns what it was given is both
             expected, first = self._unfinished[origin]
             if len(call.inputs) != 1 and origin in fed and origin not in around:
                 continue

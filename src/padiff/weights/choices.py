@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Choice, WeightEntry
+from padiff.records import Choice, WeightEntry, WeightSource
 from padiff.weights.compose import compose
 from padiff.weights.fitting import UnitPair, in_part_order, merges, part_role, tells_order, turned_merge
 from padiff.weights.joining import out_size
@@ -229,11 +229,14 @@ def _by_head(entry: WeightEntry, heads: int, fuses: bool) -> WeightEntry:
     """The same from, or into, a layout in which each head has all parts."""
     if fuses:
         return replace(entry, heads=heads)
-    source = entry.sources[0]
+    return replace(entry, sources=tuple(_of_each_head(source, heads) for source in entry.sources))
+
+
+def _of_each_head(source: WeightSource, heads: int) -> WeightSource:
     if source.start is None or source.stop is None:
-        return entry
+        return source
     stretch = (heads, source.start // heads, source.stop // heads)
-    return replace(entry, sources=(replace(source, start=None, stop=None, interleaved=stretch),))
+    return replace(source, start=None, stop=None, interleaved=stretch)
 
 
 def _parts(pair: UnitPair) -> tuple[Unit, ...]:
