@@ -21,6 +21,7 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
     base_holds: dict[int, list[int]] = defaultdict(list)
     raw_holds: dict[int, list[int]] = defaultdict(list)
     loose: list[tuple[ModuleNode, ModuleNode]] = []
+    added: list[tuple[ModuleNode, ModuleNode]] = []
     number = 0
     for pair in pairs:
         count = max(len(pair.base), len(pair.raw))
@@ -35,7 +36,9 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
             groups.append(_group(pair, base))
         elif count == 1:
             loose.append((pair.base[0].node, pair.raw[0].node))
-    direct += _by_all_they_hold(loose, direct)
+        elif pair.added:
+            added += [(one.node, other.node) for one in pair.base for other in pair.raw]
+    direct += _by_all_they_hold(loose, added, direct)
     around = _Around((base.tree, base_holds, base_use.calls), (raw.tree, raw_holds, raw_use.calls))
     return Anchors(
         pairs=tuple(around.holding_as_much(one, other) for one, other in direct),
@@ -48,11 +51,14 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
 
 
 def _by_all_they_hold(
-    loose: Sequence[tuple[ModuleNode, ModuleNode]], known: Sequence[tuple[int, int]]
+    loose: Sequence[tuple[ModuleNode, ModuleNode]],
+    added: Sequence[tuple[ModuleNode, ModuleNode]],
+    known: Sequence[tuple[int, int]],
 ) -> list[tuple[int, int]]:
-    """Leaves of no table whose tensors come one by one, all from the same leaf."""
+    """Leaves of no table whose tensors come one by one, all from the same leaf: not one that has the bias of a layer
+    whose matrix is ``added`` up from several."""
     partners: tuple[dict[int, set[int]], ...] = (defaultdict(set), defaultdict(set))
-    for base, raw in loose:
+    for base, raw in (*loose, *added):
         partners[0][base.index].add(raw.index)
         partners[1][raw.index].add(base.index)
     taken = {base for base, _ in known}, {raw for _, raw in known}
