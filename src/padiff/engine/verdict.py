@@ -142,7 +142,7 @@ def _precision(step: StepComparison) -> list[str]:
 
 
 def _outputs(step: StepComparison) -> float:
-    """Share of what raw returns that was compared: as its own, or, where base is what raw wraps, as what that returns."""
+    """Share of what raw returns that was compared: as its own, or as that of what raw wraps, where that is base."""
     root, base = step.raw.root, step.base.root
     if root is None or not root.outputs:
         return 0.0
