@@ -250,8 +250,8 @@ def resized(base: Call, raw: Call) -> bool:
 
 
 def _picked(base: Value, raw: Value) -> bool:
-    """Whether the rows of one may have been picked from the other's, by their shapes: tokens of whatever sequence lie in
-    one row of their own. What is cut along an axis of several is a stretch, and may be the mistake."""
+    """Whether the rows of one may have been picked from the other's, by their shapes: tokens of any sequence, one after
+    the other. What is cut along an axis of several is a stretch, and may be the mistake."""
     one, other = sorted((base.shape, raw.shape), key=math.prod)
     return len(one) == 2 and len(other) > 1 and one[-1] == other[-1] > 1 and one[0] < math.prod(other[:-1])
 
