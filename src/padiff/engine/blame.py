@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from padiff.compare.layouts import framed
-from padiff.compare.masks import in_another_form, mean_the_same
+from padiff.compare.masks import in_another_form, mean_the_same, turned_over
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
@@ -404,9 +404,10 @@ def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
     """Whether what a call is given besides is a mask in another dtype, or in a form that may mean the same, or an index
     of another width: no excuse."""
+    arrays = one.value.numpy(), other.value.numpy()
     if floating(one.value) and floating(other.value):
-        return in_another_form(one.value.numpy(), other.value.numpy()) is not None
-    return mean_the_same(one.value.numpy() if arranged is None else arranged, other.value.numpy())
+        return in_another_form(*arrays) is not None
+    return mean_the_same(arrays[0] if arranged is None else arranged, arrays[1]) or turned_over(*arrays) is not None
 
 
 def _of_other_sorts(one: Slot, other: Slot) -> bool:

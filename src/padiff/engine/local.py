@@ -17,7 +17,7 @@ from padiff.capture.feeding import Feed, See
 from padiff.capture.held import Held, HostValue
 from padiff.capture.jitter import Jitter
 from padiff.compare.arrays import missing
-from padiff.compare.masks import contradicts, in_another_form
+from padiff.compare.masks import contradicts, in_another_form, turned_over
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.beside import Beside, resized
 from padiff.engine.blame import Blame, in_a_frame
@@ -128,9 +128,17 @@ class LocalRun:
     @property
     def masks_in_question(self) -> bool:
         """Whether what is wrong first was given a mask that may be wrong, or of another form."""
-        first = self.first_place
-        around = [] if first is None else [call.index for _, call in self._blame.met.outward(first)]
-        return not self.unlike_masks.isdisjoint(around)
+        return self.first_place is not None and self._given_unlike(self.first_place)
+
+    def meant_otherwise(self, before: LocalRun) -> bool:
+        """Whether masks in base's form, which this run was fed, leave wrong what was wrong first ``before``, or make
+        something wrong that was right: raw's were meant as they were."""
+        spoilt = self.wrong_places - before.wrong_places
+        return before.first_place in self.wrong_places or any(map(self._given_unlike, spoilt))
+
+    def _given_unlike(self, index: int) -> bool:
+        """Whether a call, or one around it, was given such a mask."""
+        return not self.unlike_masks.isdisjoint(call.index for _, call in self._blame.met.outward(index))
 
     @property
     def further(self) -> list[Fault]:
@@ -231,15 +239,15 @@ class LocalRun:
         return feeds
 
     def _mask(self, feeds: dict[int, Feed], base: Call, call: Call) -> None:
-        """Masks of ones and zeros where base's is added to scores: the call may make that of them, and may be meant to
-        be given that."""
-        for other in call.inputs:
-            if other.tracked or other.tensor in feeds or other.value.overwritten or not floating(other.value):
+        """Masks of ones and zeros where base's is added to scores, or that say the contrary of base's: the call may make
+        that of them, and may be meant to be given that."""
+        for other in call.inputs[1:]:
+            if other.tracked or other.tensor in feeds or other.value.overwritten:
                 continue
             for one in base.inputs:
-                if one.tracked or one.value.overwritten or not floating(one.value):
+                if one.tracked or one.value.overwritten:
                     continue
-                form = in_another_form(one.value.numpy(), other.value.numpy())
+                form = _as_base_writes(one.value.numpy(), other.value.numpy())
                 if form is None:
                     continue
                 self.unlike_masks.add(call.index)
@@ -509,6 +517,13 @@ def _nearly_the_same(one: Slot, other: Slot) -> bool:
         return False
     base, raw = one.value.numpy(), other.value.numpy()
     return base.shape == raw.shape and rms_gap(base, raw) <= NEARLY * rms(base)
+
+
+def _as_base_writes(base: Array, raw: Array) -> Array | None:
+    """Base's mask, for raw's that may mean the same; None where it cannot."""
+    if base.dtype.kind == raw.dtype.kind == "f":
+        return in_another_form(base, raw)
+    return turned_over(base, raw)
 
 
 def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
