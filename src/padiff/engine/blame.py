@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from padiff.compare.layouts import framed
+from padiff.compare.layouts import framed, spread
 from padiff.compare.masks import in_another_form, mean_the_same, turned_over
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
@@ -403,8 +403,10 @@ def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
     """Whether what a call is given besides is a mask in another dtype, or in a form that may mean the same, or an index
-    of another width: no excuse."""
+    of another width, or the same once and repeated: no excuse."""
     arrays = one.value.numpy(), other.value.numpy()
+    if spread(*arrays):
+        return True
     if floating(one.value) and floating(other.value):
         return in_another_form(*arrays) is not None
     return mean_the_same(arrays[0] if arranged is None else arranged, arrays[1]) or turned_over(*arrays) is not None
