@@ -12,6 +12,7 @@ from padiff.align.op_names import same_thing as same_thing
 from padiff.align.ops import pair_ops as pair_ops
 from padiff.align.orders import Repeated as Repeated
 from padiff.align.orders import orders_of as orders_of
+from padiff.align.slots import in_whatever_order as in_whatever_order
 from padiff.align.slots import name_of as name_of
 from padiff.align.slots import pair_slots as pair_slots
 from padiff.align.slots import wherever_they_are as wherever_they_are

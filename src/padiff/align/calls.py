@@ -341,6 +341,8 @@ class CallPairing:
         given = [call.inputs[0].value.shape for call in calls if call.inputs]
         if len(given) < len(calls) or not raw.inputs:
             return None
+        if len(calls) > 1 and len({call.inputs[0].tensor for call in calls}) == 1:  # whatever that adds up to
+            return None
         return stretches_given(group, given, raw.inputs[0].value.shape, group.raw.index(raw.node))
 
     def _grouped_slot(self, group: Group, raw: Call, slots: Sequence[Slot], sizes: Sequence[int]) -> Slot | None:

@@ -38,9 +38,10 @@ class Stacked(Joined):
     """Values one after the other along an axis of their own."""
 
     def __init__(self, values: Sequence[Value], axis: int) -> None:
-        super().__init__(values, axis=axis)
+        self._values, self._heads, self._axis = tuple(values), 0, axis
         first = values[0].shape
         self.shape = (*first[:axis], len(values), *first[axis:])
+        self.dtype = values[0].dtype
 
     def numpy(self) -> Array:
         return np.stack([value.numpy() for value in self._values], self._axis)

@@ -122,6 +122,27 @@ def wherever_they_are(
     return found, left
 
 
+def in_whatever_order(
+    pairs: Sequence[tuple[Slot, Slot]], agree: Callable[[Slot, Slot], bool]
+) -> list[tuple[Slot, Slot]]:
+    """Pairs of what two calls are given besides their first inputs, which two authors hand on in different orders:
+    those that are not each other's are paired with those that are; what is left stays in order."""
+    open_ = [place for place, pair in enumerate(pairs) if place and not agree(*pair)]
+    if len(open_) < 2:
+        return list(pairs)
+    found, free = list(pairs), list(open_)
+    told: dict[int, int] = {}
+    for place in open_:
+        which = next((other for other in free if agree(pairs[place][0], pairs[other][1])), None)
+        if which is not None:
+            told[place] = which
+            free.remove(which)
+    rest = iter(free)
+    for place in open_:
+        found[place] = pairs[place][0], pairs[told[place] if place in told else next(rest)][1]
+    return found
+
+
 def _name_and_shape(base: Slot, raw: Slot) -> bool:
     return base.name == raw.name and base.value.shape == raw.value.shape
 

@@ -18,6 +18,8 @@ from padiff.records import Array, Outcome, Tolerance, merged_axes
 _MOST_AXES = 5
 _ALWAYS_THERE = 1
 """One arrangement of axes that is none: all of them merged, and parted anew."""
+_MOST_AXES = 6
+"""Of a tensor that is looked at for repeats along any of them."""
 _MOST_PLACES = 81
 """Where a tensor is looked for in a larger one: a frame of up to eight on either of two axes."""
 
@@ -149,6 +151,23 @@ def _has_part(base: Array, raw: Array, tolerance: Tolerance) -> bool:
         cut = (slice(None),) * axes[0] + (slice(start, start + size or None),)
         if compare_arrays(base[cut], raw[cut], tolerance, brief=True).agrees:
             return True
+    return False
+
+
+def spread(one: Array, other: Array) -> bool:
+    """Whether one is the other, repeated along axes that that lacks: directions for each ray, or for each of its
+    points."""
+    small, large = (one, other) if one.ndim < other.ndim else (other, one)
+    if small.ndim == large.ndim or not small.size or large.ndim > _MOST_AXES or small.dtype.kind != large.dtype.kind:
+        return False
+    for axes in itertools.combinations(range(large.ndim), large.ndim - small.ndim):
+        once = large[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(large.ndim))]
+        if once.size != small.size or tuple(np.delete(large.shape, axes)) != small.shape or once.size == large.size:
+            continue
+        if np.array_equal(np.broadcast_to(once, large.shape), large):
+            return bool(
+                np.allclose(once.reshape(small.shape), small, rtol=1e-5, atol=1e-5 * float(np.abs(small).max()))
+            )
     return False
 
 

@@ -96,6 +96,19 @@ def in_another_form(base: Array, raw: Array) -> Array | None:
     return least.reshape(raw.shape).astype(raw.dtype) if same else None
 
 
+def turned_over(base: Array, raw: Array) -> Array | None:
+    """Base's mask of truths, or of ones and zeros, in the shape and dtype of raw's, which says the contrary everywhere:
+    one author marks what is left in, the other what is left out, or one of them is wrong. None where raw's says
+    anything else."""
+    if not base.size or not raw.size or _added(base) or _added(raw) or "b" not in (base.dtype.kind, raw.dtype.kind):
+        return None
+    kept, other = _kept(base), _kept(raw)
+    levelled = None if kept is None or other is None else level(kept, other)
+    if levelled is None or levelled[0].shape != levelled[1].shape or not np.array_equal(levelled[0], ~levelled[1]):
+        return None
+    return levelled[0].reshape(raw.shape).astype(raw.dtype)
+
+
 def _added(mask: Array) -> bool:
     """Whether it is added to scores."""
     return mask.dtype.kind == "f" and bool(mask.min() <= MASKED)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Protocol
 
+import numpy as np
+
 from padiff.align import CallPairing, tag_key, tags_of
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.engine.doubts import CONTAINERS
@@ -143,13 +145,15 @@ class Other:
         self._alike: set[Hashable] = set(alike)
         """Sorts of calls that are known to begin at the same place."""
         self._scattered: set[int] = set()
-        """Raw calls that are given rows of what base's is given."""
+        """Raw calls that are given rows of what base's is given, or all of which that is given some."""
 
     def at_start(self, call: Call) -> Call | None:
         base = self._pairing.base_call(call)
         whole = self._pairing.whole(call)
         if whole is not None:
             return None if self._given_rows(whole, call) else whole
+        if base is not None and call.parent >= 0 and self._given_other_rows(base, call):
+            return None
         return None if base is not None and self._partners.idles(base) and not self._given_alike(base, call) else base
 
     def _given_rows(self, base: Call, call: Call) -> bool:
@@ -161,14 +165,24 @@ class Other:
             self._scattered.add(call.index)
         return call.index in self._scattered
 
+    def _given_other_rows(self, base: Call, call: Call) -> bool:
+        """Whether a call is given all rows where base's is given some that were picked, or the other way round: an
+        expert that is given its tokens here, and there all of them, of whose results most are left out."""
+        values = [slot.value for slot in (*base.inputs[:1], *call.inputs[:1])]
+        if len(values) == 2 and not any(value.overwritten for value in values) and _picked(*values):
+            some, every = sorted((value.numpy() for value in values), key=np.size)
+            if rows_among(every, some):
+                self._scattered.add(call.index)
+        return call.index in self._scattered
+
     def _given_alike(self, base: Call, call: Call) -> bool:
         return len(base.inputs) != 1 or len(call.inputs) != 1 or _same(base.inputs[0], call.inputs[0])
 
     def at_end(self, call: Call) -> Call | None:
+        if call.index in self._scattered:
+            return None
         whole = self._pairing.whole(call)
-        if whole is not None:
-            return None if call.index in self._scattered else whole
-        return self._partners.of(call, _same)
+        return whole if whole is not None else self._partners.of(call, _same)
 
     def tagged(self, tag: Call) -> Call | None:
         return self._pairing.tagged(tag)
@@ -233,6 +247,13 @@ def resized(base: Call, raw: Call) -> bool:
         return False
     firsts = ((base.inputs[0].value, raw.inputs[0].value), (base.outputs[0].value, raw.outputs[0].value))
     return all(math.prod(one.shape) != math.prod(other.shape) for one, other in firsts)
+
+
+def _picked(base: Value, raw: Value) -> bool:
+    """Whether the rows of one may have been picked from the other's, by their shapes: tokens of any sequence, one after
+    the other. What is cut along an axis of several is a stretch, and may be the mistake."""
+    one, other = sorted((base.shape, raw.shape), key=math.prod)
+    return len(one) == 2 and len(other) > 1 and one[-1] == other[-1] > 1 and one[0] < math.prod(other[:-1])
 
 
 def _same(base: Slot, raw: Slot) -> bool:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from padiff.compare.layouts import framed
-from padiff.compare.masks import in_another_form, mean_the_same
+from padiff.compare.layouts import framed, spread
+from padiff.compare.masks import in_another_form, mean_the_same, turned_over
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
@@ -412,12 +412,14 @@ def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
 
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:
-    """Whether what a call is given besides is a mask in another dtype, or repeated, or in a form that may mean the
-    same, or an index of another width: no excuse."""
+    """Whether what a call is given besides is a mask in another dtype, or in a form that may mean the same, or an index
+    of another width, or the same once and repeated: no excuse."""
     base, raw = one.value.numpy(), other.value.numpy()
-    if floating(one.value) and floating(other.value) and in_another_form(base, raw) is not None:
+    if spread(base, raw) or mean_the_same(base, raw) or (arranged is not None and mean_the_same(arranged, raw)):
         return True
-    return mean_the_same(base, raw) or (arranged is not None and mean_the_same(arranged, raw))
+    if floating(one.value) and floating(other.value):
+        return in_another_form(base, raw) is not None
+    return turned_over(base, raw) is not None
 
 
 def _of_other_sorts(one: Slot, other: Slot) -> bool:

@@ -236,8 +236,9 @@ def _masking(side: Side, tensor: int) -> Iterator[Event]:
 def _same(base: Array, raw: Array, *, unsure: bool = True) -> bool:
     """Whether two masks mark the same places, or one the others; ``unsure`` where nobody can say."""
     marks = [mask if mask.dtype == bool else mask == 0 for mask in (base, raw)]
-    levelled = level(marks[0], marks[1])
-    for one, two in [levelled] if levelled is not None else [marks, map(np.squeeze, marks)]:
+    levelled, bare = level(marks[0], marks[1]), [np.squeeze(mark) for mark in marks]
+    # [b, 1, 1, t] is [b, t] with axes for heads and queries, though one may be repeated to the other's shape otherwise.
+    for one, two in (bare, marks) if bare[0].shape == bare[1].shape else (levelled or marks, bare):
         try:
             one, two = np.broadcast_arrays(one, two)
         except ValueError:

@@ -12,18 +12,23 @@ from functools import partial
 
 import numpy as np
 
-from padiff.align import pair_slots, wherever_they_are
+from padiff.align import in_whatever_order, pair_slots, wherever_they_are
 from padiff.capture.feeding import Feed, See
 from padiff.capture.held import Held, HostValue
 from padiff.capture.jitter import Jitter
 from padiff.compare.arrays import missing
-from padiff.compare.masks import contradicts, in_another_form
-from padiff.compare.measure import rms, rms_gap
 from padiff.engine.beside import Beside, resized
 from padiff.engine.blame import Blame, in_a_frame
 from padiff.engine.elsewhere import Elsewhere
 from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
+from padiff.engine.given_slots import (
+    as_base_writes,
+    hold_the_same,
+    leaves_nothing_out,
+    nearly_the_same,
+    unlike_masks,
+)
 from padiff.engine.local_comparing import Key, LocalComparing
 from padiff.engine.moved import Moved, valued
 from padiff.engine.prints import goes_on_from
@@ -42,9 +47,6 @@ from padiff.records import (
     Tolerance,
     Value,
 )
-
-NEARLY = 1e-4
-"""How far apart, relative to their size, two tensors lie at most of which one is the other's like."""
 
 
 @dataclass
@@ -128,9 +130,17 @@ class LocalRun:
     @property
     def masks_in_question(self) -> bool:
         """Whether what is wrong first was given a mask that may be wrong, or of another form."""
-        first = self.first_place
-        around = [] if first is None else [call.index for _, call in self._blame.met.outward(first)]
-        return not self.unlike_masks.isdisjoint(around)
+        return self.first_place is not None and self._given_unlike(self.first_place)
+
+    def meant_otherwise(self, before: LocalRun) -> bool:
+        """Whether masks in base's form, which this run was fed, leave wrong what was wrong first ``before``, or make
+        something wrong that was right: raw's were meant as they were."""
+        spoilt = self.wrong_places - before.wrong_places
+        return before.first_place in self.wrong_places or any(map(self._given_unlike, spoilt))
+
+    def _given_unlike(self, index: int) -> bool:
+        """Whether a call, or one around it, was given such a mask."""
+        return not self.unlike_masks.isdisjoint(call.index for _, call in self._blame.met.outward(index))
 
     @property
     def further(self) -> list[Fault]:
@@ -231,15 +241,15 @@ class LocalRun:
         return feeds
 
     def _mask(self, feeds: dict[int, Feed], base: Call, call: Call) -> None:
-        """Masks of ones and zeros where base's is added to scores: the call may make that of them, and may be meant to
-        be given that."""
-        for other in call.inputs:
-            if other.tracked or other.tensor in feeds or other.value.overwritten or not floating(other.value):
+        """Masks of ones and zeros where base's is added to scores, or that say the contrary of base's: the call may
+        make that of them, and may be meant to be given that."""
+        for other in call.inputs[1:]:
+            if other.tracked or other.tensor in feeds or other.value.overwritten:
                 continue
             for one in base.inputs:
-                if one.tracked or one.value.overwritten or not floating(one.value):
+                if one.tracked or one.value.overwritten:
                     continue
-                form = in_another_form(one.value.numpy(), other.value.numpy())
+                form = as_base_writes(one.value.numpy(), other.value.numpy())
                 if form is None:
                     continue
                 self.unlike_masks.add(call.index)
@@ -261,7 +271,7 @@ class LocalRun:
         sides: tuple[Side, Side] = ("base", "raw") if more else ("raw", "base")
         has, lacks = sides
         for slot in only_base if more else only_raw:
-            if _leaves_nothing_out(slot) or (self._loosely and slot.tracked):
+            if leaves_nothing_out(slot) or (self._loosely and slot.tracked):
                 continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")
@@ -378,9 +388,11 @@ class LocalRun:
         loosely = role == "input" and self._loosely
         pairs, only_left, only_right = pair_slots(left, right, loosely=loosely)
         if role == "output" and only_right and inside:
-            pairs, only_right = wherever_they_are(pairs, only_right, _nearly_the_same)
+            pairs, only_right = wherever_they_are(pairs, only_right, nearly_the_same)
         if loosely and only_left and only_right:
-            pairs += _masks(only_left, only_right)
+            pairs += unlike_masks(only_left, only_right)
+        if loosely and len(pairs) > 2:
+            pairs = in_whatever_order(pairs, hold_the_same)
         return [(one, other) for one, other in pairs if not one.value.overwritten and not other.value.overwritten]
 
     def _changed(self, found: Array | Held) -> Array | Held:
@@ -493,27 +505,3 @@ class LocalRun:
         self._blame.look()
         faults = self.silent.without_shares(self.silent.without_lacking(self.faults))
         self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
-
-
-def _leaves_nothing_out(slot: Slot) -> bool:
-    """Whether a mask is the same everywhere, and so as good as none."""
-    if "mask" not in slot.name or slot.tracked or slot.value.overwritten:
-        return False
-    values = slot.value.numpy()
-    return values.size > 1 and bool((values == values.flat[0]).all())
-
-
-def _nearly_the_same(one: Slot, other: Slot) -> bool:
-    """Whether a tensor is the other's like, of several that were returned."""
-    if one.value.overwritten or other.value.overwritten or not (floating(one.value) and floating(other.value)):
-        return False
-    base, raw = one.value.numpy(), other.value.numpy()
-    return base.shape == raw.shape and rms_gap(base, raw) <= NEARLY * rms(base)
-
-
-def _masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
-    """Masks of different shapes that cannot mean the same."""
-    ones, others = (
-        [slot for slot in side if not slot.tracked and not slot.value.overwritten] for side in (left, right)
-    )
-    return [(one, other) for one in ones for other in others if contradicts(one.value.numpy(), other.value.numpy())]

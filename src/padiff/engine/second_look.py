@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from padiff.records import Comparison, Noise, Slot, StepComparison, Tolerance
@@ -151,6 +151,13 @@ def explained(comparisons: Iterable[Comparison], local: Iterable[Comparison]) ->
             yield _rounding(comparison, "no call adds to it when fed base's tensors: rounding that has grown")
         else:
             yield comparison
+
+
+def without_cut(done: StepComparison, cut: Collection[int]) -> list[Comparison]:
+    """Without what calls of modules came to that one side calls once and the other often, on a part each (``cut``): a
+    run by itself holds the one against the first of several, a second look against all of them."""
+    calls = {call.index for call in done.raw.calls if call.node in cut}
+    return [one for one in done.comparisons if one.agrees or one.raw_call not in calls or one.phase == "gradient"]
 
 
 def agreeing_by_themselves(state: Iterable[Comparison], free: Iterable[Comparison]) -> Iterable[Comparison]:

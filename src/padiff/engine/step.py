@@ -31,6 +31,7 @@ from padiff.engine.second_look import (
     on_kinks,
     shares_of,
     wants_second_look,
+    without_cut,
     without_idle_inputs,
 )
 from padiff.engine.single_step import single_step
@@ -171,7 +172,8 @@ class Step:
                     done = replace(done, local=second.comparisons)
             self.seen_into = second is not None
             if second is not None and by_rounding and not located:
-                done = replace(done, comparisons=tuple(explained(done.comparisons, second.state)))
+                held = without_cut(done, self.modules.cut())
+                done = replace(done, comparisons=tuple(explained(held, second.state)))
                 grown = True
         trees = (job.base.tree, job.raw.tree)
         located = with_lone_outputs(located, done, trees)

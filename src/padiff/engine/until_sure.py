@@ -75,7 +75,7 @@ class UntilSure:
         if not found.run.masks_in_question:
             return found
         other = self.fed(found.alike, found.innocent, None, masks=True)
-        return found if found.run.first_place in other.run.wrong_places else other
+        return found if other.run.meant_otherwise(found.run) else other
 
     def _told(self) -> Ran:
         found = self._judged_by_base(frozenset(), lambda ran: bool(ran.in_question))

@@ -142,11 +142,14 @@ def _precision(step: StepComparison) -> list[str]:
 
 
 def _outputs(step: StepComparison) -> float:
-    """Share of what raw returns that was compared."""
-    root = step.raw.root
+    """Share of what raw returns that was compared: as its own, or as that of what raw wraps, where that is base."""
+    root, base = step.raw.root, step.base.root
     if root is None or not root.outputs:
         return 0.0
-    compared = {c.tensor for c in step.comparisons if c.raw_call == root.index and c.role == "output" and c.tensor >= 0}
+    whole = -1 if base is None else base.index
+    owns = (c for c in step.comparisons if c.raw_call == root.index or (whole >= 0 and c.base_call == whole))
+    compared = {c.tensor for c in owns if c.role == "output" and c.tensor >= 0}
+    compared &= {slot.tensor for slot in root.outputs}
     return len(compared) / len({slot.tensor for slot in root.outputs})
 
 

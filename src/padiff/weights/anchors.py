@@ -32,7 +32,7 @@ def anchors_of(pairs: Sequence[UnitPair], base: LiveTree, raw: LiveTree, base_us
                 holds[unit.node.index] += numbers if len(units) == 1 else [numbers[place]]
         if count == 1 and (pair.base[0].node.index in summands[0] or pair.raw[0].node.index in summands[1]):
             continue
-        if count == 1 and _whole(pair.base[0]) and _whole(pair.raw[0]) and not _a_cell_of(pair):
+        if count == 1 and _are_layers(pair) and not _a_cell_of(pair):
             direct.append((pair.base[0].node.index, pair.raw[0].node.index))
         elif count > 1 and _is_group(pair):
             groups.append(_group(pair, base))
@@ -85,6 +85,14 @@ def _a_cell_of(pair: UnitPair) -> bool:
     """A recurrent layer against a cell: the one is called once for all that the other does step by step."""
     layers = {pair.base[0].layer or "", pair.raw[0].layer or ""}
     return len(layers) == 2 and any(layer.endswith("_cell") for layer in layers)
+
+
+def _are_layers(pair: UnitPair) -> bool:
+    """Both units are their modules. A model with parts is none, whatever its own tensors are called: models belong to
+    each other."""
+    one, other = pair.base[0], pair.raw[0]
+    parted = [unit.node.parent < 0 and bool(unit.node.children) for unit in (one, other)]
+    return _whole(one) and _whole(other) and parted[0] == parted[1]
 
 
 def _whole(unit: Unit) -> bool:

@@ -27,10 +27,11 @@ from padiff.weights.compose import compose
 from padiff.weights.containers import moved_along
 from padiff.weights.dtypes import loses
 from padiff.weights.fitting import UnitPair
+from padiff.weights.leftovers import frozen_and_buffers
 from padiff.weights.repeated import repeated
 from padiff.weights.rows import Held
 from padiff.weights.sets import Flow, settle
-from padiff.weights.telling import by_values
+from padiff.weights.telling import by_values, rest
 from padiff.weights.unfilled import Beside, without_partner
 from padiff.weights.units import Unit, units_of
 from padiff.weights.wrappers import at_wrapper
@@ -79,6 +80,9 @@ def plan_by_use(
     base_units = [unit for unit in units_of(base, base_use, values=values) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use, values=values) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
+    tables = frozen_and_buffers(base_left, raw_left, (partial(_frozen, base), partial(_frozen, raw)))
+    pairs += tables
+    base_left, raw_left = rest(base_left, raw_left, tables)
     pairs, sets = settle(moved_along(pairs), Flow(base.tree, base_use), Flow(raw.tree, raw_use))
     copies, raw_left = repeated(pairs, raw_left, base_use)
     every = [*pairs, *copies]
@@ -93,6 +97,11 @@ def plan_by_use(
 def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
     """Whether most of what both models hold are the same numbers, by order of base's ``use``."""
     return bool(by_values(units_of(base, use, values=True), units_of(raw, Usage(), values=True)))
+
+
+def _frozen(live: LiveTree, unit: Unit) -> bool:
+    """Whether nobody trains a parameter."""
+    return not live.adapter.requires_grad(live.tensors()[unit.main.held.path])
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:

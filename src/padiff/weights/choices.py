@@ -20,6 +20,8 @@ from padiff.weights.units import UNKNOWN, Atom, Unit
 _MOST_PERMUTED = 5
 _MOST_SWAPPED = 8
 """Sets up to the one size are tried in every order, up to the other with two exchanged; larger ones stay open."""
+_MOST_ADDED = 3
+"""Parts that each take a stretch of the inputs are tried in every order up to here: more would be many runs."""
 _USUAL_HEADS = (2, 3, 4, 6, 8, 12, 16, 32)
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_query_groups")
 _HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "num_attention_head")
@@ -134,7 +136,7 @@ def _open(pair: UnitPair) -> str:
         (stack,), members = (pair.base, pair.raw) if len(pair.base) == 1 else (pair.raw, pair.base)
         count, rows, columns = stack.main.shape
         return "orientation" if rows == columns and len(members) == count else ""
-    if pair.added or pair.numbered:
+    if pair.numbered or (pair.added and len(_parts(pair)) > _MOST_ADDED):
         return ""
     if len(pair.base) > 1 or len(pair.raw) > 1:
         return "order of parts"
@@ -173,9 +175,10 @@ def _orders(family: Mapping[int, UnitPair], base: LiveTree, raw: LiveTree) -> li
     parts = _parts(first)
     equal = len({part.main.shape for part in parts}) == 1
     orders = [tuple(range(len(parts)))]
-    if equal and not _order_told(first):
+    if first.added or (equal and not _order_told(first)):  # nobody says in which order inputs are put together
         orders = list(itertools.permutations(orders[0]))
-    interleavings = _in_common([_interleavings(_parts(pair), pair, base, raw) for pair in family.values()])
+    whole = [] if first.added else family.values()
+    interleavings = _in_common([_interleavings(_parts(pair), pair, base, raw) for pair in whole])
     names = [part_role(part) or part.path.rpartition(".")[2] for part in parts]
     options: list[Option] = []
     for order in orders:
@@ -220,7 +223,7 @@ def _interleavings(
 
 def _in_common(found: Sequence[dict[tuple[str, int], tuple[int, str]]]) -> list[tuple[tuple[int, ...], str]]:
     """What is possible in every block: its number of heads in each, and what it is called in the first."""
-    first = found[0]
+    first = found[0] if found else {}
     shared = [sort for sort in first if all(sort in other for other in found)]
     return [(tuple(one[sort][0] for one in found), first[sort][1]) for sort in shared]
 

@@ -43,7 +43,7 @@ class UnitPair:
 def signature(unit: Unit) -> object:
     """Equal for units that fit the same others."""
     atoms = [(role, atom) for role, atom in unit.atoms.items() if not atom.held.lenient]
-    shapes = sorted((role, atom.axes == UNKNOWN, _flat(atom.neutral), _flat(atom.shape)) for role, atom in atoms)
+    shapes = sorted((role, atom.axes == UNKNOWN, flat(atom.neutral), flat(atom.shape)) for role, atom in atoms)
     return unit.layer is None, unit.made, tuple(shapes)
 
 
@@ -60,7 +60,7 @@ def fits(base: Unit, raw: Unit) -> bool:
         if UNKNOWN in (one.axes, two.axes):
             if sorted(one.shape) != sorted(two.shape) and not merges_somehow(one.shape, two.shape):
                 return False
-        elif one.neutral != two.neutral and _flat(one.shape) != _flat(two.shape):
+        elif one.neutral != two.neutral and flat(one.shape) != flat(two.shape):
             loose = base.layer is None or raw.layer is None
             merged = loose and one.parts == two.parts == 1 and merges_somehow(one.shape, two.shape)
             if not merged and not (len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None):
@@ -105,7 +105,7 @@ def merges_somehow(one: tuple[int, ...], two: tuple[int, ...]) -> bool:
     return merges(one, two) or turned_merge(one, two) is not None
 
 
-def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Tables and tokens may carry axes of length one: [1, n, d] is [n, d]."""
     return tuple(size for size in shape if size != 1) if 1 in shape or len(shape) == 1 else shape
 

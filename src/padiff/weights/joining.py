@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from padiff.weights.fitting import numbered_alike, parent, part_role, return_as_much
+from padiff.weights.fitting import first_role, numbered_alike, parent, part_role, return_as_much
 from padiff.weights.units import UNKNOWN, Atom, Unit
 from padiff.weights.words import likeness, words_of
 
@@ -144,8 +144,10 @@ def join_score(parts: Sequence[Unit], whole: Unit) -> float:
 
 def _follows_another(parts: Sequence[Unit]) -> bool:
     """Whether one is given what attention makes of the others: nobody does these at once."""
-    last = [bool(OUTPUT.intersection(words_of(part.label.rpartition(".")[2]))) for part in parts]
-    return any(last) and any(part_role(part) in ("query", "key", "value") for part in parts)
+    roles = [first_role(part) for part in parts]  # kv_proj is no output
+    names = [words_of(part.label.rpartition(".")[2]) for part in parts]
+    last = [not role and bool(OUTPUT.intersection(words)) for role, words in zip(roles, names, strict=True)]
+    return any(last) and any(role in ("query", "key", "value") for role in roles)
 
 
 def _cousins(parts: Sequence[Unit]) -> bool:
@@ -155,4 +157,4 @@ def _cousins(parts: Sequence[Unit]) -> bool:
 
 def _roles_told(parts: Sequence[Unit]) -> float:
     """Parts that name themselves query, key and value, or gate and up, are meant to be joined."""
-    return 1.0 if len({role for part in parts if (role := part_role(part))}) == len(parts) else 0.0
+    return 1.0 if len({role for part in parts if (role := first_role(part))}) == len(parts) else 0.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from padiff.weights.blocks import AT_HOME, Homes
 from padiff.weights.chains import windows
-from padiff.weights.fitting import UnitPair, fits, pair_up, parent, score
+from padiff.weights.fitting import UnitPair, fits, flat, pair_up, parent, score
 from padiff.weights.joining import MOST_ADDED, MOST_JOINED, adds, join_score, joins
 from padiff.weights.units import Unit
 from padiff.weights.words import likeness, numbers_of, words_of
@@ -150,4 +151,27 @@ def beside_partners(pairs: Sequence[UnitPair], base: Sequence[Unit], raw: Sequen
         alike = [two for two in named[one.path.rpartition(".")[2]] if (one.node.index, two.node.index) in homes]
         if len(alike) == 1 and fits(one, alike[0]):
             found.append(UnitPair((one,), (alike[0],), "name, the module's other tensors", 1.0))
+    return found
+
+
+def frozen_and_buffers(
+    base: Sequence[Unit], raw: Sequence[Unit], frozen: tuple[Callable[[Unit], bool], Callable[[Unit], bool]]
+) -> list[UnitPair]:
+    """A parameter that nobody trains here may be a buffer there: the only ones of their shape that are left, in use."""
+    sides: list[dict[tuple[int, ...], list[Unit]]] = []
+    for units in (base, raw):
+        by_shape: dict[tuple[int, ...], list[Unit]] = defaultdict(list)
+        for unit in units:
+            if unit.layer is None and len(unit.atoms) == 1 and unit.use < math.inf and len(flat(unit.main.shape)) > 1:
+                by_shape[flat(unit.main.shape)].append(unit)
+        sides.append(by_shape)
+    found: list[UnitPair] = []
+    for shape, ones in sides[0].items():
+        others = sides[1].get(shape, ())
+        if len(ones) != 1 or len(others) != 1 or ones[0].main.held.role == others[0].main.held.role:
+            continue
+        of_base = bool(ones[0].required)
+        kept = frozen[0](ones[0]) if of_base else frozen[1](others[0])
+        if kept and ones[0].atoms.keys() == others[0].atoms.keys():
+            found.append(UnitPair((ones[0],), (others[0],), "shape, a parameter that is not trained", 0.9))
     return found

@@ -36,12 +36,14 @@ class _Name:
     """Of each number whether it is a place in a list, or part of a word."""
 
 
-def told(base: Sequence[str], raw: Sequence[str], *, norms: bool = False) -> dict[int, int]:
+def told(
+    base: Sequence[str], raw: Sequence[str], *, norms: bool = False, idle: frozenset[str] = frozenset()
+) -> dict[int, int]:
     """Places in raw to the places in base that names pair them with; empty where they say nothing.
 
-    ``base`` and ``raw`` are equally long; a last pair is told by the others.
+    ``base`` and ``raw`` are equally long; a last pair is told by the others. Words that are ``idle`` don't count.
     """
-    ours, theirs = _distinct(base), _distinct(raw)
+    ours, theirs = _distinct(base, idle), _distinct(raw, idle)
     found = _all_equal(ours, theirs)
     if not found and norms:
         found = dict(enumerate(_ranked(ours, theirs, norms)))
@@ -56,10 +58,15 @@ def told(base: Sequence[str], raw: Sequence[str], *, norms: bool = False) -> dic
     return found or _abbreviated(ours, theirs)
 
 
-def _distinct(paths: Sequence[str]) -> list[_Name]:
+def said_by_all(kinds: Sequence[str]) -> frozenset[str]:
+    """Words that are in the names of all of some classes."""
+    return frozenset.intersection(*(_read(re.sub(r"[123][dD]$", "", kind)).words for kind in kinds))
+
+
+def _distinct(paths: Sequence[str], idle: frozenset[str]) -> list[_Name]:
     """What each name says that not all of its set say."""
     read = [_read(path) for path in paths]
-    words = frozenset.intersection(*(name.words for name in read))
+    words = idle | frozenset.intersection(*(name.words for name in read))
     spelt = frozenset.intersection(*(name.spelt for name in read))
     return [replace(name, words=name.words - words, spelt=name.spelt - spelt) for name in read]
 

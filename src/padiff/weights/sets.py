@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from padiff.records import ModuleTree, Usage
 from padiff.weights.bundles import Likes, likes_among
 from padiff.weights.fitting import UnitPair
-from padiff.weights.naming import told
+from padiff.weights.naming import said_by_all, told
 from padiff.weights.units import Unit
 
 Place = tuple[str, Sequence[Unit]]
@@ -55,6 +55,11 @@ class Flow:
             return False
         (entered, _), (_, ready) = sorted((first, second))
         return ready <= entered
+
+    def kind(self, path: str) -> str:
+        """The class of what lies at a path; nothing where that is a tensor."""
+        node = self._nodes.get(path)
+        return "" if node is None else node.kind
 
     def _span(self, path: str, units: Sequence[Unit]) -> tuple[int, int] | None:
         """When it was first called, and when what it was given was there."""
@@ -117,8 +122,12 @@ class _Settling:
     def by_names(self, one: _Set) -> None:
         if self._moved and not self._moved.isdisjoint(one.numbers()) and self.known(one):
             return
-        found = told(one.base_names, one.raw_names, norms=self._norms(one))
+        norms = self._norms(one)
+        found = told(one.base_names, one.raw_names, norms=norms)
         places = range(len(one.bundles))
+        if not self._in_any_order(one, [place for place in found if found[place] != one.source[place]]):
+            # What all of them are tells none apart, though one is called so: attn, of two attentions in a row.
+            found = told(one.base_names, one.raw_names, norms=norms, idle=self._what_they_are(one))
         if self._counts_down(one, found):
             found = {}
         taken = set(found.values())
@@ -129,7 +138,7 @@ class _Settling:
         changed = self._exchange(one, {**found, **{p: p for p in kept}, **dict(moved)})
         self._moved |= {number for place in changed for number in one.bundles[place].pairs}
         if found and (changed or not self._raw.ran):
-            parallel = all(self._apart(one, a, b) for a in changed for b in places if a != b)
+            parallel = self._in_any_order(one, changed)
             for place in changed if self._raw.ran else found:
                 if parallel:
                     self._mark(one, place, "names, shape", 1.0)
@@ -137,6 +146,14 @@ class _Settling:
                     self._mark(one, place, "names, shape, against the order of use", 0.9, others=[place])
         if len(one.untold) > 1:
             self._families[one.family()].append(one)
+
+    def _in_any_order(self, one: _Set, some: Sequence[int]) -> bool:
+        """Whether some of a set could have been called before or after all others of it."""
+        return all(self._apart(one, a, b) for a in some for b in range(len(one.bundles)) if a != b)
+
+    def _what_they_are(self, one: _Set) -> frozenset[str]:
+        base = said_by_all([self._base.kind(bundle.base) for bundle in one.bundles])
+        return base | said_by_all([self._raw.kind(bundle.raw) for bundle in one.bundles])
 
     def known(self, one: _Set) -> bool:
         """Equal values or names that are sure decided, or nobody uses them."""

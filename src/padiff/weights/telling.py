@@ -36,7 +36,8 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
     A model that uses two equal layers in the wrong order must not have their weights swapped to match. But names that
     pair only some of a family of equal layers, and leave others over on both sides, are counted differently
     (conv1 to conv3, conv0 to conv2), and say nothing. Nor do numbers in lists of different names that do the same
-    (features.1 and late.1).
+    (features.1 and late.1), nor names of which only the end is the same, where both sides are left with another layer
+    of that last name (mid_attn.qkv and downs.1.qkv, enc_attn.qkv and middle.1.qkv).
     """
     pairs: list[UnitPair] = []
     left, right = list(base), list(raw)
@@ -51,11 +52,14 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
         left, right = rest(left, right, pairs)
     doubtful = {_family(unit) for unit in left} & {_family(unit) for unit in right}
     in_lists = {_in_any_list(unit) for unit in left} & {_in_any_list(unit) for unit in right}
+    last_names = {_last_name(unit) for unit in left} & {_last_name(unit) for unit in right}
 
     def counted_alike(base: Unit, raw: Unit) -> bool:
         if _family(base) in doubtful or _family(raw) in doubtful:
             return False
-        return words_of(base.label) == words_of(raw.label) or _in_any_list(base) not in in_lists
+        if words_of(base.label) == words_of(raw.label):
+            return True
+        return _in_any_list(base) not in in_lists and _last_name(base) not in last_names
 
     return [pair for pair in pairs if counted_alike(pair.base[0], pair.raw[0])]
 
@@ -68,6 +72,11 @@ def _family(unit: Unit) -> object:
 def _in_any_list(unit: Unit) -> object:
     """Units that only their blocks tell apart: of one name and shape."""
     return words_of(unit.label)[-2:], _shapes(unit)
+
+
+def _last_name(unit: Unit) -> object:
+    """Units that only what is around them tells apart."""
+    return words_of(unit.label)[-1:], _shapes(unit)
 
 
 def _shapes(unit: Unit) -> object:

@@ -1,0 +1,53 @@
+"""Which of the tensors that two calls are given, or return, are each other's, by what they hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from padiff.compare.layouts import agree_in_any_layout
+from padiff.compare.masks import contradicts, in_another_form, turned_over
+from padiff.compare.measure import rms, rms_gap
+from padiff.engine.families import floating
+from padiff.records import Array, Slot, Tolerance
+
+NEARLY = 1e-4
+"""How far apart, relative to their size, two tensors lie at most of which one is the other's like."""
+
+
+def leaves_nothing_out(slot: Slot) -> bool:
+    """Whether a mask is the same everywhere, and so as good as none."""
+    if "mask" not in slot.name or slot.tracked or slot.value.overwritten:
+        return False
+    values = slot.value.numpy()
+    return values.size > 1 and bool((values == values.flat[0]).all())
+
+
+def nearly_the_same(one: Slot, other: Slot) -> bool:
+    """Whether a tensor is the other's like, of several that were returned."""
+    if one.value.overwritten or other.value.overwritten or not (floating(one.value) and floating(other.value)):
+        return False
+    base, raw = one.value.numpy(), other.value.numpy()
+    return base.shape == raw.shape and rms_gap(base, raw) <= NEARLY * rms(base)
+
+
+def hold_the_same(one: Slot, other: Slot) -> bool:
+    """Whether two tensors are each other's, in whatever layout."""
+    if math.prod(one.value.shape) != math.prod(other.value.shape) or one.value.overwritten or other.value.overwritten:
+        return False
+    return agree_in_any_layout(one.value.numpy(), other.value.numpy(), Tolerance(mode="auto"))
+
+
+def as_base_writes(base: Array, raw: Array) -> Array | None:
+    """Base's mask, for raw's that may mean the same; None where it cannot."""
+    if base.dtype.kind == raw.dtype.kind == "f":
+        return in_another_form(base, raw)
+    return turned_over(base, raw)
+
+
+def unlike_masks(left: Sequence[Slot], right: Sequence[Slot]) -> list[tuple[Slot, Slot]]:
+    """Masks of different shapes that cannot mean the same."""
+    ones, others = (
+        [slot for slot in side if not slot.tracked and not slot.value.overwritten] for side in (left, right)
+    )
+    return [(one, other) for one in ones for other in others if contradicts(one.value.numpy(), other.value.numpy())]
