@@ -134,8 +134,8 @@ def _identity(atom: Atom) -> int:
 def _open(pair: UnitPair) -> str:
     if pair.stacked:
         (stack,), members = (pair.base, pair.raw) if len(pair.base) == 1 else (pair.raw, pair.base)
-        count, rows, columns = stack.main.shape
-        return "orientation" if rows == columns and len(members) == count else ""
+        count, *sizes = stack.main.shape
+        return "orientation" if len(sizes) == 2 and sizes[0] == sizes[1] and len(members) == count else ""
     if pair.numbered or (pair.added and len(_parts(pair)) > _MOST_ADDED):
         return ""
     if len(pair.base) > 1 or len(pair.raw) > 1:

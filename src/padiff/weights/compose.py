@@ -149,6 +149,8 @@ def _stacked(pair: UnitPair) -> list[Filled]:
 
 def _fit_matrix(matrix: Atom, stack: Atom, each: int) -> tuple[int, ...] | None:
     """Whether a matrix is turned to lie in its slice of the stack."""
+    if len(matrix.shape) == 1:
+        return None
     out, into = matrix.neutral
     wanted = stack.shape[1:]
     as_it_is = "oi" if matrix.axes != "io" else "io"
@@ -162,6 +164,10 @@ def _fit_matrix(matrix: Atom, stack: Atom, each: int) -> tuple[int, ...] | None:
 
 
 def _from_stack(stack: Atom, matrix: Atom, index: int, part: int, each: int) -> WeightSource:
+    if len(matrix.shape) == 1:
+        size = matrix.shape[0]
+        start, stop = (None, None) if each == 1 else (part * size, (part + 1) * size)
+        return WeightSource(stack.held.path, None, 0, start, stop, index)
     out, into = matrix.neutral
     rows, columns = stack.shape[1:]
     out_first = (rows, columns) == (out * each, into)
@@ -205,6 +211,8 @@ def _join_axis(first: Filled) -> int:
     if first.pair.added:
         return in_axis(atom) or 0
     if first.stack:
+        if len(atom.shape) == 2:
+            return 0
         each = len(first.sources) // first.stack
         out, into = first.pair.base[0].main.neutral
         return 0 if atom.shape[1:] == (out * each, into) else 1
