@@ -18,8 +18,8 @@ from padiff.records import Array, Outcome, Tolerance, merged_axes
 _MOST_AXES = 5
 _ALWAYS_THERE = 1
 """One arrangement of axes that is none: all of them merged, and parted anew."""
-_MOST_AXES = 6
-"""Of a tensor that is looked at for repeats along any of them."""
+_MOST_REPEATED = 6
+"""Axes of a tensor that is looked at for repeats along any of them."""
 _MOST_PLACES = 81
 """Where a tensor is looked for in a larger one: a frame of up to eight on either of two axes."""
 
@@ -158,7 +158,7 @@ def spread(one: Array, other: Array) -> bool:
     """Whether one is the other, repeated along axes that that lacks: directions for each ray, or for each of its
     points."""
     small, large = (one, other) if one.ndim < other.ndim else (other, one)
-    if small.ndim == large.ndim or not small.size or large.ndim > _MOST_AXES or small.dtype.kind != large.dtype.kind:
+    if not small.ndim < large.ndim <= _MOST_REPEATED or not small.size or small.dtype.kind != large.dtype.kind:
         return False
     for axes in itertools.combinations(range(large.ndim), large.ndim - small.ndim):
         once = large[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(large.ndim))]
