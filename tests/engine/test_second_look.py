@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from padiff.compare.arrays import compare_arrays
-from padiff.engine.second_look import agreeing_by_themselves
+from padiff.engine.second_look import agreeing_by_themselves, wants_second_look
 from padiff.records import Comparison, Tolerance
 
 VALUES = np.linspace(1, 2, 64, dtype="float32")
@@ -38,3 +38,18 @@ def test_gradients_that_agree_when_raw_runs_by_itself(free: list[Comparison], ag
     found = list(agreeing_by_themselves(FED, free))
     assert [one.agrees for one in found] == [agree, True]
     assert ("not so when raw runs by itself" in found[0].outcome.message) == agree
+
+
+@pytest.mark.parametrize(
+    ("size", "ratio", "wanted"),
+    [(4096, 3.9, False), (4096, 4.1, True), (64, 5.5, True), (16, 7.9, False), (16, 8.1, True), (4, 9.9, False)],
+)
+def test_how_far_an_output_may_be_from_what_was_predicted(size: int, ratio: float, wanted: bool) -> None:
+    """One shaken run tells little of how far rounding moves a few numbers."""
+    values = np.linspace(1, 2, size)
+    tolerance = Tolerance(mode="auto", predicted=1e-4)
+    outcome = compare_arrays(values, values + ratio * 1e-4, tolerance)
+    assert outcome.agrees
+    assert outcome.ratio == pytest.approx(ratio)
+    one = Comparison("forward", 0, "output", "a", "a", "Linear", "Linear", "", outcome)
+    assert wants_second_look([one], tolerance) is wanted

@@ -10,6 +10,8 @@ from padiff.records import Comparison, Noise, Slot, StepComparison, Tolerance
 
 SUSPICIOUS = 4.0
 """Clean pairs stay below three times what was predicted; a fault that a norm hides may be little above it."""
+FEW = 16.0
+"""Elements of an output, of which one run tells rounding within a factor of two: of fewer it may seem to move none."""
 SEEN, SEEN_BACKWARDS = 1e-6, 1e-5
 """Of what is compared: less is no fault, whatever was predicted. A fault in forward shows there, and one in backward
 alone is larger: what a saturated function sends back is off by more than shaking tells."""
@@ -129,7 +131,7 @@ def _suspicious(comparison: Comparison, largest: float) -> bool:
         coarse = numbers.rmse > COARSE * numbers.base_rms
         if coarse and numbers.rmse > CANCELLED * largest:
             return True
-    if ratio <= SUSPICIOUS:
+    if ratio <= SUSPICIOUS * (1 + FEW / max(numbers.size, 1)):
         return False
     least = SEEN_BACKWARDS if backwards else SEEN
     return comparison.role == "output" and numbers.rmse > least * numbers.base_rms
