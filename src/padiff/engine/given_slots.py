@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.compare.masks import contradicts, in_another_form, turned_over
 from padiff.compare.measure import rms, rms_gap
 from padiff.engine.families import floating
-from padiff.records import Array, Slot, Tolerance
+from padiff.frameworks.tree import LiveTree
+from padiff.records import Array, Call, Slot, Tolerance
 
 NEARLY = 1e-4
 """How far apart, relative to their size, two tensors lie at most of which one is the other's like."""
@@ -21,6 +25,23 @@ def leaves_nothing_out(slot: Slot) -> bool:
         return False
     values = slot.value.numpy()
     return values.size > 1 and bool((values == values.flat[0]).all())
+
+
+def may_be_given(live: LiveTree, call: Call, name: str) -> bool:
+    """Whether the code of a call's module has a parameter of that name, or takes whatever there is."""
+    try:
+        known = inspect.signature(live.modules[call.node].forward).parameters
+    except (AttributeError, TypeError, ValueError):
+        return True
+    return name.isdigit() or name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
+
+
+def counts_up(slot: Slot) -> bool:
+    """Whether it holds 0, 1, 2 and so on along its last axis: whoever is given something else of that length knows."""
+    if slot.tracked or slot.value.overwritten or not slot.value.shape or slot.value.shape[-1] < 2:
+        return False
+    values = slot.value.numpy()
+    return values.dtype.kind in "iu" and bool((values == np.arange(values.shape[-1])).all())
 
 
 def nearly_the_same(one: Slot, other: Slot) -> bool:

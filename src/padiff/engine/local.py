@@ -24,6 +24,7 @@ from padiff.engine.families import floating, may_replace
 from padiff.engine.gallery import Gallery
 from padiff.engine.given_slots import (
     as_base_writes,
+    counts_up,
     hold_the_same,
     leaves_nothing_out,
     nearly_the_same,
@@ -83,7 +84,10 @@ class LocalRun:
         following: Callable[[], bool] | None = None,
         innocent: frozenset[int] | None = None,
         masks: bool = False,
+        takes: Callable[[Call, str], bool] = lambda call, name: True,
     ) -> None:
+        """``takes`` says whether a call of raw may be given something of a name."""
+        self._takes = takes
         self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
         self._change, self._masks = change, masks
         """Whether masks that may be wrong, or merely of another form, are replaced by base's."""
@@ -272,6 +276,8 @@ class LocalRun:
         has, lacks = sides
         for slot in only_base if more else only_raw:
             if leaves_nothing_out(slot) or (self._loosely and slot.tracked):
+                continue
+            if more and counts_up(slot) and not self._takes(call, slot.name):
                 continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")

@@ -22,6 +22,7 @@ from padiff.engine.cut_short import kept_by
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
+from padiff.engine.given_slots import may_be_given
 from padiff.engine.inherited import (
     not_made_of,
     of_like_borders,
@@ -149,6 +150,7 @@ def localise(
             following=raw.live.adapter.grad_enabled,
             innocent=innocent,
             masks=masks,
+            takes=partial(may_be_given, raw.live),
         )
         del left[1:]
         if half_way:
