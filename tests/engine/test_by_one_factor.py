@@ -45,4 +45,4 @@ def test_a_factor_is_told_without_other_inputs() -> None:
     result = padiff.compare(base, raw, np.random.default_rng(0).standard_normal((16, 8)).astype("float32"))
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == ("", "backward")
-    assert [len(side) for side in called] == [5, 3]
+    assert [len(side) for side in called] == [4, 2]

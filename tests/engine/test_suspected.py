@@ -93,3 +93,47 @@ def test_places_after_the_first_are_looked_into() -> None:
     result, _ = compared(two(wrong=False), two(wrong=True), torch.linspace(-1, 1, 24).view(3, 8))
     assert [one.raw_path for one in result.divergences] == ["0", "2"]
     assert all(one.op is not None and one.op.raw == "torch.sigmoid" for one in result.divergences)
+
+
+class Sending(torch.autograd.Function):
+    """The identity, whose gradient is half as large again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return 1.5 * gradient
+
+
+class First(Together):
+    """Right in forward."""
+
+    def __init__(self) -> None:
+        super().__init__(wrong=False)
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(Sending.apply(x))
+
+
+class Between(First):
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.one(x) * 3.0)
+        return self.two(Sending.apply(h))
+
+
+@pytest.mark.parametrize("wrong", [First, Between])
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_no_run_for_the_op_in_backward(wrong: type[First], block: int) -> None:
+    """Nor where forward agrees: the last module whose parameters' gradients differ is watched, with what follows it."""
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(*(Together(wrong=False) for _ in range(3)))
+    raw = torch.nn.Sequential(*(wrong() if number == block else Together(wrong=False) for number in range(3)))
+    result, called = compared(base, raw, torch.linspace(-1, 1, 24).view(3, 8).requires_grad_())
+    found = result.divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == (str(block), "backward")
+    assert found.op is not None
+    assert found.op.raw == "Sending.apply"
+    assert called == [4, 2]

@@ -12,8 +12,11 @@ FOLLOWED = ("float", "bfloat", "complex")
 """How the names of dtypes begin that have gradients."""
 
 
-def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Array], bool]) -> Culprit:
-    """The op whose outputs' gradients agree and whose inputs' don't, or which one side does not follow."""
+def first_op_in_backward(
+    base: Inside, raw: Inside, agree: Callable[[Array, Array], bool], *, sent: bool = False
+) -> Culprit:
+    """The op whose outputs' gradients agree and whose inputs' don't, or which one side does not follow; ``sent`` says
+    that what differs is what the module sends back to its own input, and not what comes to one of its children."""
     sides = (Side(base), Side(raw))
     likes = Likes(*sides)
 
@@ -21,6 +24,8 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
         """None where there is nothing to hold it against; of several with the same elements, one that agrees will
         do."""
         found = raw.gradients.get(slot.tensor)
+        if found is None and sent and _is_put_there(likes, slot):
+            return None
         verdicts = [apart(base.gradients.get(like), found) for like in likes.of(1, slot.tensor)]
         told = [one for one in verdicts if one is not None]
         return all(told) if told else None
@@ -44,9 +49,30 @@ def first_op_in_backward(base: Inside, raw: Inside, agree: Callable[[Array, Arra
             stop = None if _answered(raw, event) else _stop_behind(sides[1], event)
             if stop is not None:
                 return Culprit(None, stop, stopped="raw")
-            partner = _partner(likes, event)
-            return Culprit(None if partner is None or partner.child else partner, event)
+            return _beside(likes, event)
+    taking = _taking_the_given(raw) if sent else []
+    if len(taking) == 1 and all(differs(slot) is False for slot in taking[0].call.outputs):
+        return _beside(likes, taking[0])
     return Culprit(None, None)
+
+
+def _is_put_there(likes: Likes, slot: Slot) -> bool:
+    """Whether a tensor of raw's is base's, in the place of what a child returned."""
+    base, raw = likes.sides
+    makers = [base.maker.get(like) for like in likes.of(1, slot.tensor)]
+    return slot.tensor not in raw.maker and any(one is not None and one.child for one in makers)
+
+
+def _beside(likes: Likes, event: Event) -> Culprit:
+    partner = _partner(likes, event)
+    return Culprit(None if partner is None or partner.child else partner, event)
+
+
+def _taking_the_given(side: Inside) -> list[Event]:
+    """Ops that take what the module was given. What arrives there is replaced by base's gradient before it is seen, and
+    what children send back is base's: if one op does, it is the one that sends back something else."""
+    given = {slot.tensor for slot in side.given if slot.tracked}
+    return [one for one in side.events if not one.child and any(slot.tensor in given for slot in one.call.inputs)]
 
 
 def _answered(side: Inside, event: Event) -> bool:

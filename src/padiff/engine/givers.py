@@ -49,10 +49,12 @@ class Givers:
         return any(self._met.inside(self._met[index][1], call) for index in found)
 
     def around(self, call: Call, slot: Slot, expected: Slot | None = None) -> tuple[Call, Call]:
-        """Whose code hands this tensor to the call: the call around it, or one further out that passed it on, or that
-        gave it nothing else where base's is given what is ``expected``."""
+        """Whose code hands this tensor to the call, or takes it from it: the call around it, or one further out that
+        passed it on, or that gave it nothing else where base's is given what is ``expected``."""
         blamed: Call | None = None
         for base, raw in self._met.outward(call.parent):
+            if base is None and self._returned(raw, slot):
+                continue
             others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
             others = others or (base is None and expected is not None and _rearranges(raw, slot, expected))
             if blamed is None and not others and not self._passed(base, raw, slot):
@@ -139,6 +141,11 @@ class Givers:
         if self._met.beside(call) is None:
             return True
         return all((call.index, slot.origin) in self.right for slot in call.inputs if floating(slot.value))
+
+    def _returned(self, outer: Call, slot: Slot) -> bool:
+        """Whether a call has returned this very tensor: what comes back to it comes from further out."""
+        ended = self._met.as_ended(outer)
+        return ended is not None and any(one.origin == slot.origin for one in ended.outputs)
 
     def _passed(self, base: Call | None, outer: Call, slot: Slot) -> bool:
         """Whether a call was given this very tensor, and wrong: what was right when it came is not passed on, but

@@ -20,6 +20,7 @@ from padiff.engine.returned_besides import returned_wrong
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
     OpNoise,
+    Place,
     Seen,
     Watched,
     has_own_code,
@@ -81,11 +82,11 @@ def with_op(
     if wrong is not None and instead is not None:
         return instead(wrong)
     named = _named(divergence, culprit, _coded(culprit, fault, scenes))
-    if fault.phase == "forward" and culprit.raw is not None:
+    if culprit.raw is not None and culprit.raw.call.is_op:
+        named = _at(named, culprit.raw.call.parent, scenes)
+    elif fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call
-        if call.is_op:
-            named = _at(named, call.parent, scenes)
-        elif _passes_on(call, scenes) if culprit.base is None else culprit.base.call.is_op:
+        if _passes_on(call, scenes) if culprit.base is None else culprit.base.call.is_op:
             named = _at(named, call.index, scenes)  # it does wrong what base's own code does rightly, or does not do
     elif fault.phase == "forward" and _goes_on_alone(culprit):
         assert culprit.raw_next is not None
@@ -162,6 +163,13 @@ def _culprit(fault: Fault, scenes: Scenes, watched: Watched) -> Culprit | None:
     place = place_of(fault, scenes)
     if place is None:
         return None
+    culprit = _culprit_at(place, fault, scenes, watched)
+    if place.backward and (culprit is None or not culprit.found) and watched.forget(place):
+        return _culprit_at(place, fault, scenes, watched)
+    return culprit
+
+
+def _culprit_at(place: Place, fault: Fault, scenes: Scenes, watched: Watched) -> Culprit | None:
     backward, wanted, coded = place.backward, place.inside, with_code(fault, scenes)
     base, raw = watched.at(place)
     if backward and scenes.recorded is not None and not (base.gradients and raw.gradients):
@@ -205,7 +213,8 @@ def _culprit(fault: Fault, scenes: Scenes, watched: Watched) -> Culprit | None:
             if seen.call is not None
         ]
         if backward:
-            return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow))
+            sent = fault.comparison.role == "input" and not fault.between
+            return first_op_in_backward(insides[0], insides[1], partial(_gradients_agree, narrow), sent=sent)
         culprit = first_op(insides[0], insides[1])
         if culprit.found:
             return _of_a_child(culprit, (base, raw), _known(scenes))

@@ -55,14 +55,15 @@ def _gradients_only(found: Iterable[Comparison]) -> bool:
     return all(one.phase in BACKWARD and one.outcome.reason == "values" for one in found)
 
 
-def agree_levelled(job: Job, state: State, sessions: tuple[Session, Session], step: int, crossings: Crossings) -> bool:
-    """Whether all parameters' gradients agree without what comes back through the numbers that crossed."""
+def levelled_gradients(
+    job: Job, state: State, sessions: tuple[Session, Session], step: int, crossings: Crossings
+) -> list[Comparison]:
+    """The parameters' gradients without what comes back through the numbers that crossed."""
     found = []
     for side, session in enumerate(sessions):
         places = crossings.of_side(side)
         found.append(_levelled(job, session, side, step, Leveller(Nobody(), places)).parameter_gradients)
-    judged = state.tensors("gradient", "parameter", *found)
-    return bool(judged) and all(one.agrees for one in judged)
+    return state.tensors("gradient", "parameter", *found)
 
 
 def without_gradients(located: Located) -> Located:

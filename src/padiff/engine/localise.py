@@ -233,7 +233,7 @@ def localise(
         unanswered=run.silent.unanswered,
         watched=None
         if suspects is None
-        else WatchedCode(suspects.calls, suspects.layers, (trace, found), reference.shaken),
+        else WatchedCode(suspects.calls, suspects.layers, (trace, found), reference.shaken, suspects.backward),
         wrong=frozenset(fault.raw.index for fault in faults),
     )
     return Located(
@@ -357,7 +357,7 @@ def _fed(
                 loss_fn=job.losses[side],
                 backward=backward,
                 feeder=feeder,
-                hooks=ops is not None and ops.calls is None,
+                hooks=ops is not None and (ops.calls is None or ops.functions),
                 ops=ops,
             ) as running,
         ):

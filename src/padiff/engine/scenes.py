@@ -58,6 +58,8 @@ class WatchedCode:
     traces: tuple[StepTrace, StepTrace]
     shaken: StepTrace | None
     """Base shaken, and fed what it was given, as far as these calls go."""
+    backward: bool = False
+    """Whether the gradients of their ops were recorded, too."""
 
 
 @dataclass

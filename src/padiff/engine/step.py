@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from padiff.engine.job import Job
 from padiff.engine.keeping import Keeping
 from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places, without_kinks_beside
 from padiff.engine.lent import lent_weights
-from padiff.engine.levelled import NOTE, agree_levelled, levelled_first, may_be_levelled, without_gradients
+from padiff.engine.levelled import NOTE, levelled_first, levelled_gradients, may_be_levelled, without_gradients
 from padiff.engine.localise import Located, localise
 from padiff.engine.lone_outputs import with_lone_outputs
 from padiff.engine.matched import Matched
@@ -36,12 +36,13 @@ from padiff.engine.second_look import (
 )
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
-from padiff.engine.suspected import suspected
+from padiff.engine.suspected import Suspected, found_in_backward, suspected
 from padiff.engine.trips import with_trips
 from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import few_digits
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.records import (
+    Comparison,
     Divergence,
     ModulePairs,
     StepComparison,
@@ -78,8 +79,8 @@ class Step:
         """Whether a second look was taken."""
         self.eager_only = False
         """Whether all that counts ran in eager form, since compiled code would not take base's random draws."""
-        self._levelled: bool | None = None
-        """Whether gradients agree without what comes back through numbers on a kink; None until that was tried."""
+        self._levelled: list[Comparison] | None = None
+        """Parameters' gradients without what comes back through numbers on a kink; None until that was tried."""
         self.done: StepComparison | None = None
         """Forward and backward, compared; None until both have run."""
         self.notes, self.doubts = self.free.notes, self.free.doubts
@@ -247,10 +248,10 @@ class Step:
         if self._levelled is None:
             state = State(self.job, self.plan, self.step, self.free.noise)
             with lent_weights(self.job, self.plan) if self._trained else nullcontext():
-                self._levelled = agree_levelled(self.job, state, (self.base, self.raw), self.step, crossings)
-            if self._levelled:
+                self._levelled = levelled_gradients(self.job, state, (self.base, self.raw), self.step, crossings)
+            if _all_agree(self._levelled):
                 self.notes.append(NOTE)
-        return self._levelled
+        return _all_agree(self._levelled)
 
     def _without_kinks(self, done: StepComparison, second: Located) -> Located:
         """Of gradients that differ, those that still do when the inputs are a little different."""
@@ -258,6 +259,8 @@ class Step:
         again = None if job is None else self.second_look(done, job, earlier=second)
         if again is None:
             return second
+        if again.scenes.watched is not None:
+            second = replace(second, scenes=replace(second.scenes, watched=again.scenes.watched))
         still = places(again.faults, again.state)
         faults = tuple(fault for fault in second.faults if place_of(fault) in still)
         state = tuple(one for one in second.state if one.agrees or (one.raw_path, one.name) in still)
@@ -277,8 +280,9 @@ class Step:
         models with other inputs.
         """
         job = job or self.job
-        gradients = [one for one in done.comparisons if one.phase == "gradient"]
-        differing = {one.phase for one in done.comparisons if not one.agrees}
+        told = replace(done, comparisons=tuple(without_idle_inputs(done)))
+        gradients = [one for one in told.comparisons if one.phase == "gradient"]
+        differing = {one.phase for one in told.comparisons if not one.agrees}
         try:
             with self.base.eagerly(), self.raw.eagerly():
                 return localise(
@@ -295,7 +299,7 @@ class Step:
                     gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
                     half_way=half_way,
                     earlier=earlier,
-                    suspects=None if self.compiled or earlier is not None else suspected(job, done),
+                    suspects=None if self.compiled else self._suspected(job, told, earlier),
                 )
         except Exception as error:  # the models' own code, which ran through once already
             what = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -303,6 +307,12 @@ class Step:
                 f"raw could not be run on base's tensors, so the place is the first that differs ({what})"
             )
             return None
+
+    def _suspected(self, job: Job, done: StepComparison, earlier: Located | None) -> Suspected | None:
+        """Whose code a second look watches: by how both ran by themselves, or by what an ``earlier`` one found."""
+        if earlier is None:
+            return suspected(job, done, self._levelled)
+        return found_in_backward(earlier.faults, earlier.state, earlier.pairs, earlier.scenes)
 
     def _without_sealed(self, done: StepComparison) -> StepComparison:
         """What has no partner because that one is inside something compiled is no finding."""
@@ -314,6 +324,11 @@ class Step:
         }
         kept = [one for one in done.unmatched if _partner(one.why) not in hidden[one.side]]
         return replace(done, unmatched=tuple(kept))
+
+
+def _all_agree(comparisons: Collection[Comparison]) -> bool:
+    """Whether there are any, and all do."""
+    return bool(comparisons) and all(one.agrees for one in comparisons)
 
 
 def _partner(why: str) -> str | None:

@@ -118,7 +118,7 @@ class Watched:
         if scenes.recorded is not None:
             base, raw = map(seen_in, scenes.recorded.traces, place.calls, place.inside)
             return base, raw
-        if place not in self._seen and scenes.watched is not None and _shows(scenes.watched, place):
+        if place not in self._seen and scenes.watched is not None and shows(scenes.watched, place):
             base, raw = map(seen_in, scenes.watched.traces, place.calls, place.inside)
             self._seen[place] = base, raw
             if scenes.watched.shaken is not None:
@@ -132,6 +132,15 @@ class Watched:
             except Exception:  # the model's own, maybe beyond this place
                 self._run([place])
         return self._seen[place]
+
+    def forget(self, place: Place) -> bool:
+        """Whether a place was seen in a run that was made for something else: from now on it is seen in one of its
+        own. What was copied there to tell calls' shares of a gradient apart may hide whose op sends back what."""
+        if self._scenes.watched is None or not shows(self._scenes.watched, place):
+            return False
+        self._scenes = replace(self._scenes, watched=None)
+        self._seen.pop(place, None)
+        return True
 
     def noise_at(self, place: Place) -> Mapping[int, float]:
         """How far rounding moves what base's ops return there; one run tells it of all places that have been seen."""
@@ -147,10 +156,10 @@ class Watched:
         self._seen |= {place: (base[place], raw[place]) for place in places}
 
 
-def _shows(watched: WatchedCode, place: Place) -> bool:
+def shows(watched: WatchedCode, place: Place) -> bool:
     """Whether a run that is over shows all of a place."""
     return (
-        not place.backward
+        (watched.backward or not place.backward)
         and place.layers == watched.layers
         and all(inside <= calls for inside, calls in zip(place.inside, watched.calls, strict=True))
     )
