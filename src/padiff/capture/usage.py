@@ -46,6 +46,7 @@ class UseWatch:
         self._kept: list[Any] = []  # while they are held, nobody else gets their memory
         self._node_of = live.node_of()
         self._clock = 0
+        self._sees = True
         self._order_of_use: Callable[[Any], Iterable[Any]] = getattr(live.adapter, "order_of_use", _nobody_tells)
 
     @contextmanager
@@ -63,15 +64,28 @@ class UseWatch:
                 stack.enter_context(self._adapter.watch_reads(self._on_read))
             yield
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, nothing is seen."""
+        before, self._sees = self._sees, False
+        try:
+            yield
+        finally:
+            self._sees = before
+
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
 
     def _on_read(self, tensor: Any) -> None:
+        if not self._sees:
+            return
         for path in self._paths.get(id(tensor), ()):
             self._read.setdefault(path, self._tick())
 
     def enter(self, module: Any, args: Any, kwargs: Any) -> None:
+        if not self._sees:
+            return
         adapter, node = self._adapter, self._node_of[id(module)]
         self._times[node] += 1
         if node not in self._calls:
@@ -88,7 +102,7 @@ class UseWatch:
             self._called.setdefault(path, self._tick())
 
     def leave(self, module: Any, output: Any) -> None:
-        if self._adapter.is_tensor(output):
+        if self._sees and self._adapter.is_tensor(output):
             node, made = self._node_of[id(module)], math.prod(self._adapter.shape(output))
             self._made.setdefault(node, made)
             self._in_all[node] += made

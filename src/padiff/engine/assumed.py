@@ -10,17 +10,20 @@ is not filled, and what was assumed of it never matters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from padiff.capture.observers import Late, Observer
 from padiff.capture.one_step import Arguments
 from padiff.capture.session import Session
 from padiff.capture.state import spared_collector
 from padiff.capture.usage import UseWatch, first_use
+from padiff.engine.decide import taken
 from padiff.engine.families import floating
 from padiff.engine.job import Job
 from padiff.engine.matched import Matched
 from padiff.engine.matching import Matching, modules_of
+from padiff.engine.on_the_way import OnTheWay
 from padiff.engine.projection import Projection
 from padiff.records import Array, StepTrace, WeightPlan
 from padiff.weights import apply_plan
@@ -98,18 +101,26 @@ class Trial:
         job, raw, late, watch = self._job, self._raw, Late(), UseWatch(self._job.raw)
         by_use = self._assumed.by_use
         assert by_use is not None
+        way = OnTheWay(job, base, self._matched.plan if self._fills else WeightPlan(()))
         with (
             spared_collector(),
             raw.begun(step, arguments, loss_fn=job.losses[1], backward=backward, observer=late) as running,
         ):
+
+            @contextmanager
+            def unseen() -> Iterator[None]:
+                with running.recorder.paused(), watch.paused():
+                    yield
+
             try:
-                with watch.watching():
+                with way.watching(unseen), watch.watching():
                     seen = running.forward()
             except Exception:
                 self.found = self._assumed
                 late.hand_on(beside())
                 raise
-            self.found = by_use(watch.usage(_returned(seen)))
+            self._matched.plan = taken(self._matched.plan, way.chosen)
+            self.found = by_use(watch.usage(_returned(seen)), way.chosen)
             if self._stands(base, self.found):
                 late.hand_on(beside())
                 between()
@@ -122,7 +133,7 @@ class Trial:
         by_use = self._assumed.by_use
         assert by_use is not None
         usage, error = first_use(self._job.raw, arguments)
-        self.found = self._assumed if error is not None else by_use(usage)
+        self.found = self._assumed if error is not None else by_use(usage, {})
         if not self._stands(base, self.found):
             self._fill_anew()
 

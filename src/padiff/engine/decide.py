@@ -24,6 +24,8 @@ from padiff.weights import apply_plan, is_filled
 
 Fresh = Callable[[], tuple[Arguments, Arguments]]
 Score = tuple[bool, float]
+Chosen = Mapping[tuple[str, tuple[str, str]], tuple[str, str]]
+"""By what a choice is about, and where: the option that was taken, and by what it was settled."""
 _Returned = tuple[list[Named], dict[str, Array]]
 """What a run of raw returned, and the modules that are watched."""
 SETTLED = 0.95
@@ -74,7 +76,7 @@ def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], 
     """The option of each choice, and by what it was settled, for those that were."""
     by_outputs = dict.fromkeys(range(len(choices)), "outputs")
     if math.prod(len(choice.options) for choice in choices) <= _MOST_TRIED:
-        found = _best(choices, trial.of_outputs)
+        found = best_options(choices, trial.of_outputs)
         return (
             (found, by_outputs) if found is not None else _by_numbers(choices, trial, *_place_by_place(choices, trial))
         )
@@ -83,12 +85,12 @@ def _search(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int, ...], 
         return default, by_outputs
     if sum(len(choice.options) - 1 for choice in choices) <= _FEW:
         search = _Search(trial.of_outputs, default)
-        for other in _combined([len(choice.options) for choice in choices])[1:]:
+        for other in combined([len(choice.options) for choice in choices])[1:]:
             search.look_at(other)
         if search.agrees:
             return search.chosen, by_outputs
     chosen, where = _place_by_place(choices, trial)
-    found = chosen if trial.of_outputs(chosen)[0] else _best(choices, trial.of_outputs)
+    found = chosen if trial.of_outputs(chosen)[0] else best_options(choices, trial.of_outputs)
     return (found, by_outputs) if found is not None else _by_numbers(choices, trial, chosen, where)
 
 
@@ -117,13 +119,13 @@ class _Trial:
 
     def of_outputs(self, chosen: Sequence[int]) -> Score:
         outputs, _ = self._run(chosen)
-        return _score([(one, other) for (_, one), (_, other) in paired_outputs(self._expected, outputs)])
+        return score_of([(one, other) for (_, one), (_, other) in paired_outputs(self._expected, outputs)])
 
     def at(self, place: tuple[str, str], chosen: Sequence[int]) -> Score:
         """The same for what the modules around a place return."""
         _, made = self._run(chosen)
         one, other = self._expected_at.get(place[0]), made.get(place[1])
-        return _score([(one, other)] if one is not None and other is not None else [])
+        return score_of([(one, other)] if one is not None and other is not None else [])
 
     def going_along(self, place: tuple[str, str], options: Sequence[Sequence[int]]) -> int | None:
         """Which of several ways to choose has raw compute most of what base computes there; None for the first."""
@@ -141,7 +143,7 @@ class _Trial:
         _, made = self._run(chosen)
         expected = self._expected_at
         pairs = [(one, other) for one, other in self._layers[place] if one in expected and other in made]
-        return {(one, other): _score([(expected[one], made[other])]) for one, other in pairs}
+        return {(one, other): score_of([(expected[one], made[other])]) for one, other in pairs}
 
     def _run(self, chosen: Sequence[int]) -> _Returned:
         known = self._known.get(tuple(chosen))
@@ -159,14 +161,14 @@ class _Trial:
         return found
 
 
-def _score(pairs: Sequence[tuple[Array, Array]]) -> Score:
+def score_of(pairs: Sequence[tuple[Array, Array]]) -> Score:
     outcomes = [compare_in_any_layout(one, other, Tolerance(mode="auto"), loosely=True) for one, other in pairs]
     sizes = [one.numbers.rmse / (one.numbers.base_rms or 1.0) for one in outcomes if one.numbers is not None]
     agree = bool(outcomes) and all(outcome.agrees for outcome in outcomes)
     return agree, max(sizes, default=0.0 if agree else math.inf)
 
 
-def _best(choices: Sequence[Choice], score: Callable[[Sequence[int]], Score]) -> tuple[int, ...] | None:
+def best_options(choices: Sequence[Choice], score: Callable[[Sequence[int]], Score]) -> tuple[int, ...] | None:
     """The options, one per choice, that make outputs match, and best of all; None when none do.
 
     All combinations are tried where they are few, else choice after choice, keeping what brings outputs nearer.
@@ -174,7 +176,7 @@ def _best(choices: Sequence[Choice], score: Callable[[Sequence[int]], Score]) ->
     counts = [len(choice.options) for choice in choices]
     search = _Search(score, (0,) * len(counts))
     if math.prod(counts) <= _MOST_TRIED:
-        for other in _combined(counts)[1:]:
+        for other in combined(counts)[1:]:
             search.look_at(other)
     else:
         for _ in range(_ROUNDS):
@@ -214,7 +216,7 @@ def _place_by_place(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int
         for place, numbers in places.items():
             if numbers[0] not in where:
                 open_here = [choices[number] for number in numbers]
-                found = _best(open_here, functools.partial(_score_at, trial, place, tuple(chosen), numbers))
+                found = best_options(open_here, functools.partial(_score_at, trial, place, tuple(chosen), numbers))
                 if found is not None:
                     chosen = _put(chosen, numbers, found)
                     where |= dict.fromkeys(numbers, f"outputs of {place[1]}")
@@ -223,7 +225,7 @@ def _place_by_place(choices: Sequence[Choice], trial: _Trial) -> tuple[tuple[int
     for place, numbers in places.items():
         if numbers[0] in where:
             continue
-        tried = _combined([len(choices[number].options) for number in numbers])
+        tried = combined([len(choices[number].options) for number in numbers])
         inside = functools.partial(_scores_inside, trial, place, tuple(chosen), numbers)
         told = told_by_layers([choices[number] for number in numbers], tried, inside)
         if told is not None:
@@ -259,7 +261,7 @@ def _scores_inside(
     return trial.inside(place, _put(chosen, numbers, options))
 
 
-def _combined(counts: Sequence[int]) -> list[tuple[int, ...]]:
+def combined(counts: Sequence[int]) -> list[tuple[int, ...]]:
     """All combinations of options, the default first, or those that change one of them where that are too many."""
     every = sorted(itertools.product(*map(range, counts)), key=lambda one: sum(map(bool, one)))
     return every if len(every) <= _MOST_TRIED else [one for one in every if sum(map(bool, one)) < 2]
@@ -293,6 +295,17 @@ def _with(plan: WeightPlan, chosen: Sequence[int]) -> WeightPlan:
     entries = tuple(changed.get(entry.path, entry) for entry in plan.entries)
     choices = tuple(replace(one, chosen=option) for one, option in zip(plan.choices, chosen, strict=True))
     return replace(plan, entries=entries, choices=choices)
+
+
+def taken(plan: WeightPlan, chosen: Chosen) -> WeightPlan:
+    """A plan that follows its defaults, with options that were chosen; what it does not have that way stays open."""
+    options, where = [0] * len(plan.choices), dict[int, str]()
+    for number, choice in enumerate(plan.choices):
+        name, told = chosen.get((choice.what, choice.place), ("", ""))
+        names = [one for one, _ in choice.options]
+        if name in names:
+            options[number], where[number] = names.index(name), told
+    return _told(plan, options, where) if where else plan
 
 
 def settled(plan: WeightPlan, chosen: Sequence[int], where: Mapping[int, str]) -> WeightPlan:

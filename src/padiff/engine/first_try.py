@@ -28,11 +28,15 @@ def first_try(matching: Matching, run: Run) -> Result:
         return result
     where = _settled_by(result, plan.choices)
     if len(where) == len(plan.choices):
-        return _with_plan(result, settled(plan, [0] * len(plan.choices), where))
+        return _with_plan(result, settled(plan, _chosen(plan), where))
     other = matching.settle()
-    if any(choice.chosen for choice in other.plan.choices):
+    if _chosen(other.plan) != _chosen(plan):
         return run(other)[0]
     return _with_plan(result, other.plan)
+
+
+def _chosen(plan: WeightPlan) -> list[int]:
+    return [choice.chosen for choice in plan.choices]
 
 
 def _run(matching: Matching, run: Run) -> tuple[Result, Matching]:

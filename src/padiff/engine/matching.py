@@ -10,7 +10,7 @@ from padiff.align import pair_modules
 from padiff.capture.one_step import Arguments, note
 from padiff.capture.usage import first_use, used_as_defined
 from padiff.compare.layouts import agree_in_any_layout
-from padiff.engine.decide import decide, settled_by_values
+from padiff.engine.decide import Chosen, decide, settled_by_values, taken
 from padiff.engine.job import Job
 from padiff.engine.outputs import Places, paired_outputs, places_in_common
 from padiff.engine.stored import StoredTree
@@ -48,8 +48,9 @@ class Matching:
     """What a model raised when it was run to see how it uses its tensors, where that may be why they don't fit."""
     settle: Callable[[], Matching] | None = None
     """Settles, by running raw with each option, the choices that were left at their defaults; None where none are."""
-    by_use: Callable[[Usage], Matching] | None = None
-    """What holds instead, once it was seen how raw uses its tensors, where that is only assumed so far."""
+    by_use: Callable[[Usage, Chosen], Matching] | None = None
+    """What holds instead, once it was seen how raw uses its tensors, where that is only assumed so far, and what was
+    chosen then."""
     by_base: Callable[[Usage, Exception | None], Matching] | None = None
     """What is known once base has run, and was seen using its tensors until it ended or raised something: until then
     nothing is, and raw cannot be filled."""
@@ -85,7 +86,11 @@ def _match(job: Job, *, run: bool, lazily: bool, fills: bool) -> Matching:
             assumed = planned((base, used_as_defined(job.raw)), None)
             fits = assumed.anchors is not None and not assumed.plan.problems
             if fits and (not fills or _values_agree(job, base, assumed.plan)):
-                return replace(assumed, settle=None, by_use=lambda raw: planned((base, raw), None, filled=fills))
+
+                def by_use(raw: Usage, chosen: Chosen) -> Matching:
+                    return planned((base, raw), None, filled=fills, chosen=chosen)
+
+                return replace(assumed, settle=None, by_use=by_use)
         raw, other = _use_of("raw", job.raw, job.arguments()[1])
         return planned((base, raw), raised or other)
 
@@ -103,9 +108,10 @@ def _by_use(
     *,
     lazily: bool,
     filled: bool = False,
+    chosen: Chosen | None = None,
 ) -> Matching:
     """What both models' use of their tensors says beside ``plan``, which was made at rest; where one ``raised``, it was
-    seen up to there. ``filled``: what raw holds was put there by us, and says nothing."""
+    seen up to there. ``filled``: what raw holds was put there by us, and says nothing. ``chosen`` options are known."""
     found = plan_by_use(
         job.base,
         job.raw,
@@ -129,7 +135,11 @@ def _by_use(
             with eagerly(job.base), eagerly(job.raw):
                 return _matched(job, found, decide(job.base, job.raw, job.arguments, other, uses[0].outputs), uses)
 
-        return replace(_matched(job, found, other, uses), settle=settle) if lazily else settle()
+        if not lazily:
+            return settle()
+        all_known = all((one.what, one.place) in (chosen or {}) for one in other.choices)
+        known = _matched(job, found, taken(other, chosen or {}), uses)
+        return known if all_known else replace(known, settle=settle)
     if raised is not None:  # it will again when it is run for good, beside what the other did
         return replace(_matched(job, found, other, uses), outputs=(None, None), raised=raised)
     return _matched(job, found, other, uses)
