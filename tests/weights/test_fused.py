@@ -250,9 +250,7 @@ def untried(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("scaled", [None, 0, 1])
-def test_a_default_that_fits_is_settled_as_raw_runs(
-    monkeypatch: pytest.MonkeyPatch, scaled: int | None
-) -> None:
+def test_a_default_that_fits_is_settled_as_raw_runs(monkeypatch: pytest.MonkeyPatch, scaled: int | None) -> None:
     """No run is made for the choice's sake, whether the models agree or something is wrong in one of the blocks."""
     monkeypatch.setattr("padiff.engine.matching.decide", untried)
     base = torch.nn.Sequential(Separate(), Separate())
