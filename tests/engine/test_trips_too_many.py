@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import padiff
@@ -72,3 +73,58 @@ def test_once_too_often() -> None:
     assert found is not None
     assert (found.raw_path, found.phase) == ("parts.1", "forward")
     assert "parts.1.norm is called once by base and twice by raw" in found.note
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)
+
+    def forward(self, x: Any) -> Any:
+        return x + torch.tanh(self.fc(self.norm(x)))
+
+
+class Flat(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = torch.nn.ModuleList(Block() for _ in range(3)), torch.nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self, again: int | None) -> None:
+        super().__init__()
+        self.layer, self.again = torch.nn.ModuleList(Block() for _ in range(3)), again
+
+    def forward(self, x: Any) -> Any:
+        for number, layer in enumerate(self.layer):
+            x = layer(x)
+            if number == self.again:
+                x = layer(x)
+        return x
+
+
+class Nested(torch.nn.Module):
+    """The same with a module around the blocks, which base lacks."""
+
+    def __init__(self, again: int | None = None) -> None:
+        super().__init__()
+        self.vision, self.head = Encoder(again), torch.nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.vision(x))
+
+
+@pytest.mark.parametrize("again", [None, 0, 1, 2])
+def test_a_member_of_a_list_once_too_often(again: int | None) -> None:
+    torch.manual_seed(0)
+    result = padiff.compare(Flat(), Nested(again), X)
+    if again is None:
+        assert result.aligned, str(result)
+        return
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "vision"

@@ -138,6 +138,8 @@ def _lists(base: Sequence[Call], raw: Sequence[Call], done: StepComparison) -> l
         lone = next((call for call in more if call.index not in known), None)
         if lone is None:  # one side keeps in two lists what the other has in one
             continue
+        if lone.node in {call.node for call in more if call.index in known}:
+            continue  # the same once more, which is a trip of its caller's and no further member
         if lone.kind not in {call.kind for call in more if call.index in known}:
             continue  # an activation between layers, which the other side's code applies, is no trip
         text = (
