@@ -77,6 +77,7 @@ class Step:
         """Run the model and its loss; gradients are added to what is returned as backward makes them."""
         session, adapter = self._session, self._session.live.adapter
         nodes, compiled = session.nodes - self._sealed, bool(self._sealed)
+        session.spent += 1
         with (
             spared_collector(),
             session.drawing(),
@@ -112,6 +113,7 @@ class Step:
             return self._trace
         ran = loss is not None and adapter.requires_grad(loss)
         if ran:
+            self._session.spent += 2
             with (
                 spared_collector(),
                 self._session.explained(self._step, "backward", "in backward"),

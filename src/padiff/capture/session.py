@@ -67,6 +67,8 @@ class Session:
         """Whether the framework's generators moved in the last forward."""
         self.drew_ever = False
         """Whether they did in any run since somebody said that they had not."""
+        self.spent = 0
+        """Thirds of a plain run since somebody began to count: forward is one, backward two."""
         self._randomness: Any = None
         self._statistics: RunningStatistics | None = None
         self._calls: tuple[Call, ...] = ()

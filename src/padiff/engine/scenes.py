@@ -15,6 +15,7 @@ from padiff.capture.session import Session
 from padiff.compare.arrays import compare_arrays
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose.scene import Scene
+from padiff.engine.allowance import FORWARD, WHOLE, Allowance
 from padiff.engine.by_itself import ByItself
 from padiff.engine.job import Job
 from padiff.engine.local import LocalRun, Reference
@@ -230,6 +231,11 @@ class Scenes:
     def _calls(self) -> dict[int, Call]:
         return {call.index: call for call in self.reference.trace.calls}
 
+    @property
+    def allowance(self) -> Allowance:
+        """What may be run to find out more."""
+        return Allowance(self.base, self.raw)
+
     def _by_itself(self, wrong: Comparison) -> ByItself | None:
         """The layer that a comparison is about, where raw can run and its output is what differs."""
         if self.feeder is None or (wrong.phase, wrong.role) != ("forward", "output"):
@@ -244,6 +250,8 @@ class Scenes:
         if found is not None:
             return found
         seen: list[Array] = []
+        if not self.allowance.covers(raw=FORWARD if wrong.phase == "forward" else WHOLE):
+            return None
 
         def look(phase: str, role: str, call: int, name: str, value: Value) -> None:
             if (phase, role, call, name) == (wrong.phase, wrong.role, wrong.raw_call, wrong.name) and not seen:
@@ -265,7 +273,7 @@ class Scenes:
             if (phase, role, call) == ("backward", "output", root):
                 seen.setdefault(name or "0", np.array(value.numpy()))
 
-        if self.reference.arrivals:
+        if self.reference.arrivals and self.allowance.covers(raw=WHOLE):
             self.run_again(look, True)
         return seen
 
@@ -279,7 +287,9 @@ class Scenes:
 
     @cached_property
     def _once_more(self) -> tuple[Call, ...]:
-        """The calls of base, run again."""
+        """The calls of base, run again; none where that is not worth a run."""
+        if not self.allowance.covers(base=FORWARD):
+            return ()
         with self.base.again():
             trace = self.base.run(self.reference.trace.step, self.job.arguments()[0], loss_fn=None, backward=False)
         return trace.calls

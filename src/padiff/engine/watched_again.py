@@ -13,6 +13,7 @@ from padiff.capture.ops import WantedOps
 from padiff.capture.perturb import perturbed
 from padiff.capture.session import Session
 from padiff.compare.measure import rms_gap
+from padiff.engine.allowance import FORWARD, WHOLE
 from padiff.engine.beside import Itself
 from padiff.engine.local import LocalRun
 from padiff.engine.scenes import Reached, Scenes, WatchedCode
@@ -113,7 +114,7 @@ class Watched:
         self._noise: dict[Place, Mapping[int, float]] = {}
 
     def at(self, place: Place) -> tuple[Seen, Seen]:
-        """What was seen of both sides' code there."""
+        """What was seen of both sides' code there; nothing where that is not worth a run of each."""
         scenes = self._scenes
         if scenes.recorded is not None:
             base, raw = map(seen_in, scenes.recorded.traces, place.calls, place.inside)
@@ -124,6 +125,8 @@ class Watched:
             if scenes.watched.shaken is not None:
                 shaken = seen_in(scenes.watched.shaken, place.calls[0], place.inside[0])
                 self._noise[place] = _moved(base, shaken)
+        if place not in self._seen and not self._may_run(place.backward):
+            return Seen(), Seen()
         if place not in self._seen:
             together = [one for one in self._expected if _as_one(one, place)]
             self._expected = [one for one in self._expected if one not in together]
@@ -136,7 +139,7 @@ class Watched:
     def forget(self, place: Place) -> bool:
         """Whether a place was seen in a run that was made for something else: from now on it is seen in one of its
         own. What was copied there to tell calls' shares of a gradient apart may hide whose op sends back what."""
-        if self._scenes.watched is None or not shows(self._scenes.watched, place):
+        if self._scenes.watched is None or not shows(self._scenes.watched, place) or not self._may_run(place.backward):
             return False
         self._scenes = replace(self._scenes, watched=None)
         self._seen.pop(place, None)
@@ -144,10 +147,16 @@ class Watched:
 
     def noise_at(self, place: Place) -> Mapping[int, float]:
         """How far rounding moves what base's ops return there; one run tells it of all places that have been seen."""
+        if place not in self._noise and not self._scenes.allowance.covers(base=FORWARD):
+            return {}
         if place not in self._noise:
             seen = {one: base for one, (base, _) in self._seen.items() if _as_one(one, place)}
             self._noise |= noise_inside(self._scenes, seen)
         return self._noise[place]
+
+    def _may_run(self, backward: bool) -> bool:
+        much = WHOLE if backward else FORWARD
+        return self._scenes.allowance.covers(base=much, raw=much)
 
     def _run(self, places: Sequence[Place]) -> None:
         assert self._scenes.feeder is not None
