@@ -41,7 +41,7 @@ def pair_slots(
         return list(zip(left, right, strict=True)), [], []
     for same in (_same_flags, _name_and_shape, _shape) if loosely else (_name_and_shape, _shape):
         _take(pairs, left, right, same)
-    for same in (_merged, _same_table, _once_for_all) if loosely else (_may_be,):
+    for same in (_merged, _same_table, _once_for_all, _turned) if loosely else (_may_be,):
         _take(pairs, left, right, same)
     return pairs, left, right
 
@@ -154,6 +154,14 @@ def _merged(base: Slot, raw: Slot) -> bool:
     if len(few) < 3 or merged_axes(many, few) != len(many):
         return False
     return all(slot.value.dtype.startswith(("float", "bfloat")) and not _is_mask(slot) for slot in (base, raw))
+
+
+def _turned(base: Slot, raw: Slot) -> bool:
+    """Batches first here, and places first there: a sequence, of which no two axes are equally long."""
+    one, other = base.value.shape, raw.value.shape
+    if len({1, *one}) < 4 or other != (one[1], one[0], *one[2:]) or len(one) != 3:
+        return False
+    return all(slot.value.dtype.startswith(("float", "bfloat")) for slot in (base, raw))
 
 
 def _once_for_all(base: Slot, raw: Slot) -> bool:
