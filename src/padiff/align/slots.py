@@ -28,7 +28,8 @@ def pair_slots(
         return [(base[0], raw[0])], [], []
     if any(slot.name.startswith(UNORDERED) for slot in (*base, *raw)):
         return _by_values(_once(base), _once(raw)), [], []
-    if len(base) != len(raw) and not counted:  # a cell may return its state twice: (h, (h, c)) is (h, c)
+    ordered = len(base) == len(raw) or counted
+    if not ordered:  # a cell may return its state twice: (h, (h, c)) is (h, c); which of two places counts is not known
         base, raw = _once(base), _once(raw)
     names = {slot.name: slot for slot in raw}
     if len(base) == len(raw) and all(slot.name in names for slot in base):
@@ -37,13 +38,18 @@ def pair_slots(
     left, right = list(base), list(raw)
     if not loosely:
         _take(pairs, left, right, _same_word)
-    if len(left) == len(right) and not pairs and not loosely:
+    if len(left) == len(right) and not pairs and not loosely and (ordered or not _same_shapes(left, right)):
         return list(zip(left, right, strict=True)), [], []
     for same in (_same_flags, _name_and_shape, _shape) if loosely else (_name_and_shape, _shape):
         _take(pairs, left, right, same)
     for same in (_merged, _same_table, _once_for_all, _turned) if loosely else (_may_be,):
         _take(pairs, left, right, same)
     return pairs, left, right
+
+
+def _same_shapes(base: Sequence[Slot], raw: Sequence[Slot]) -> bool:
+    """In whatever order."""
+    return sorted(slot.value.shape for slot in base) == sorted(slot.value.shape for slot in raw)
 
 
 def _take(
