@@ -22,7 +22,7 @@ from padiff.engine.cut_short import Idle, kept_by
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
-from padiff.engine.given_slots import may_be_given
+from padiff.engine.given_slots import may_be_given, may_be_given_more
 from padiff.engine.inherited import (
     not_made_of,
     of_like_borders,
@@ -151,6 +151,7 @@ def localise(
             innocent=innocent,
             masks=masks,
             takes=partial(may_be_given, raw.live),
+            takes_more=partial(may_be_given_more, raw.live),
         )
         del left[1:]
         if half_way:
