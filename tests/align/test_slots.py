@@ -53,6 +53,16 @@ def test_slots(case: str) -> None:
     assert {other.name for other in raw_alone} == raw.keys() - {other for _, other in expected}
 
 
+def test_a_tensor_that_is_returned_again_among_all_states() -> None:
+    """Which place it has in the order is not known: the last state, or the first thing returned."""
+    states = slots({"last": (2, 48, 3), "states.0": (2, 16, 12), "states.1": (2, 32, 6)})
+    base = [*states, Slot("states.2", states[0].tensor, states[0].value)]
+    raw = slots({"0": (2, 16, 12), "1": (2, 32, 6), "2": (2, 48, 3)})
+    pairs, *alone = pair_slots(base, raw)
+    assert alone == [[], []]
+    assert [(one.name, other.name) for one, other in pairs] == [("last", "2"), ("states.0", "0"), ("states.1", "1")]
+
+
 def test_what_modules_are_given_with_axes_merged() -> None:
     base = slots({"queries": (2, 3, 5, 8), "keys": (6, 1, 7, 8), "mask": (2, 1, 4)})
     raw = slots({"0": (6, 5, 8), "1": (6, 7, 8), "2": (2, 4)})

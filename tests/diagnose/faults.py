@@ -432,6 +432,12 @@ def norm_centred(rng: Rng) -> dict[str, Any]:
     return _norm(rng, {}, {"centred": False})
 
 
+@fault("variance")
+def norm_of_ones_own(rng: Rng) -> dict[str, Any]:
+    made = _norm(rng, {}, {"less": 1})
+    return made | {"raw_weights": {"gain": made["raw_weights"]["weight"], "shift": made["raw_weights"]["bias"]}}
+
+
 @fault("axis")
 def norm_axis(rng: Rng) -> dict[str, Any]:
     return _norm(rng, {}, {"axes": 1})

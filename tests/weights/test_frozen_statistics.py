@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,34 +61,35 @@ class Net(torch.nn.Module):
 class PaddleFrozen(paddle.nn.Layer):
     """Uses them in another order."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, names: Sequence[str] = NAMES) -> None:
         super().__init__()
-        for name in NAMES:
+        for name in names:
             self.register_buffer(name, paddle.ones([size]))
-        self.eps = eps
+        self.eps, self.names = eps, names
 
     def forward(self, x: Any) -> Any:
-        scale = (self.running_var + self.eps).rsqrt() * self.weight
-        shift = self.bias - self.running_mean * scale
+        weight, bias, mean, var = (getattr(self, name) for name in self.names)
+        scale = (var + self.eps).rsqrt() * weight
+        shift = bias - mean * scale
         return x * scale.reshape([1, -1, 1, 1]) + shift.reshape([1, -1, 1, 1])
 
 
 class ConvNorm(paddle.nn.Layer):
-    def __init__(self, inputs: int, outputs: int, size: int, eps: float) -> None:
+    def __init__(self, inputs: int, outputs: int, size: int, eps: float, names: Sequence[str]) -> None:
         super().__init__()
         self.conv = paddle.nn.Conv2D(inputs, outputs, size, padding=size // 2, bias_attr=False)
-        self.norm = PaddleFrozen(outputs, eps)
+        self.norm = PaddleFrozen(outputs, eps, names)
 
     def forward(self, x: Any) -> Any:
         return paddle.nn.functional.relu(self.norm(self.conv(x)))
 
 
 class PaddleNet(paddle.nn.Layer):
-    def __init__(self, *, eps: float = 1e-5, ceil: bool = False) -> None:
+    def __init__(self, *, eps: float = 1e-5, ceil: bool = False, names: Sequence[str] = NAMES) -> None:
         super().__init__()
-        self.stem = ConvNorm(3, 4, 3, eps)
+        self.stem = ConvNorm(3, 4, 3, eps, names)
         self.pool = paddle.nn.MaxPool2D(3, 2, 1, ceil_mode=ceil)
-        self.body = paddle.nn.LayerList([ConvNorm(4, 4, 3, 1e-5), ConvNorm(4, 4, 3, 1e-5)])
+        self.body = paddle.nn.LayerList([ConvNorm(4, 4, 3, 1e-5, names), ConvNorm(4, 4, 3, 1e-5, names)])
 
     def forward(self, x: Any) -> Any:
         x = self.pool(self.stem(x))
@@ -103,6 +105,12 @@ def compared(**how: Any) -> padiff.Result:
 
 def test_aligned() -> None:
     assert compared().aligned
+
+
+def test_statistics_under_other_names() -> None:
+    names = ("gamma", "beta", "mean", "var")
+    assert compared(names=names).aligned
+    assert [one.raw_path for one in compared(names=names, eps=0.1).divergences] == ["stem.norm"]
 
 
 @pytest.mark.parametrize(("how", "path"), [({"ceil": True}, "pool"), ({"eps": 0.1}, "stem.norm")])

@@ -28,7 +28,8 @@ def pair_slots(
         return [(base[0], raw[0])], [], []
     if any(slot.name.startswith(UNORDERED) for slot in (*base, *raw)):
         return _by_values(_once(base), _once(raw)), [], []
-    if len(base) != len(raw) and not counted:  # a cell may return its state twice: (h, (h, c)) is (h, c)
+    ordered = len(base) == len(raw) or counted
+    if not ordered:  # a cell may return its state twice: (h, (h, c)) is (h, c); which of two places counts is not known
         base, raw = _once(base), _once(raw)
     names = {slot.name: slot for slot in raw}
     if len(base) == len(raw) and all(slot.name in names for slot in base):
@@ -37,13 +38,18 @@ def pair_slots(
     left, right = list(base), list(raw)
     if not loosely:
         _take(pairs, left, right, _same_word)
-    if len(left) == len(right) and not pairs and not loosely:
+    if len(left) == len(right) and not pairs and not loosely and (ordered or not _same_shapes(left, right)):
         return list(zip(left, right, strict=True)), [], []
     for same in (_same_flags, _name_and_shape, _shape) if loosely else (_name_and_shape, _shape):
         _take(pairs, left, right, same)
-    for same in (_merged, _same_table, _once_for_all) if loosely else (_may_be,):
+    for same in (_merged, _same_table, _once_for_all, _turned) if loosely else (_may_be,):
         _take(pairs, left, right, same)
     return pairs, left, right
+
+
+def _same_shapes(base: Sequence[Slot], raw: Sequence[Slot]) -> bool:
+    """In whatever order."""
+    return sorted(slot.value.shape for slot in base) == sorted(slot.value.shape for slot in raw)
 
 
 def _take(
@@ -154,6 +160,14 @@ def _merged(base: Slot, raw: Slot) -> bool:
     if len(few) < 3 or merged_axes(many, few) != len(many):
         return False
     return all(slot.value.dtype.startswith(("float", "bfloat")) and not _is_mask(slot) for slot in (base, raw))
+
+
+def _turned(base: Slot, raw: Slot) -> bool:
+    """Batches first here, and places first there: a sequence, of which no two axes are equally long."""
+    one, other = base.value.shape, raw.value.shape
+    if len({1, *one}) < 4 or other != (one[1], one[0], *one[2:]) or len(one) != 3:
+        return False
+    return all(slot.value.dtype.startswith(("float", "bfloat")) for slot in (base, raw))
 
 
 def _once_for_all(base: Slot, raw: Slot) -> bool:

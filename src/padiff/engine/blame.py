@@ -13,9 +13,11 @@ import numpy as np
 
 from padiff.compare.layouts import framed, spread
 from padiff.compare.masks import in_another_form, mean_the_same, turned_over
+from padiff.compare.measure import rms, rms_gap
 from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
+from padiff.engine.given_slots import NEARLY
 from padiff.engine.givers import Givers
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
@@ -39,6 +41,8 @@ class Excuse(NamedTuple):
     needs: int = 0
     """How many tensors another call of the two kinds must have been given by both sides: authors who build differently
     may hand a mask to different modules, but then to all of a kind."""
+    added: Array | None = None
+    """An activation that raw's call could have been given and was not: it tells if that is all that is missing."""
 
 
 class Blame:
@@ -204,9 +208,11 @@ class Blame:
         kinds = base.kind, call.kind
         self._given_alike[kinds] = max(len(base.inputs), self._given_alike.get(kinds, 0))
 
-    def not_given(self, base: Call, call: Call, comparison: Comparison, alone: tuple[Side, int]) -> None:
+    def not_given(
+        self, base: Call, call: Call, comparison: Comparison, alone: tuple[Side, int], added: Array | None = None
+    ) -> None:
         """One side's call is given a tensor, and the other's is not: who calls it is to blame if what it returns
-        differs, unless the other makes the same itself."""
+        differs, or if it lacks just what is ``added`` there, unless the other makes the same itself."""
         around = list(self.met.outward(call.parent))
         partner = next((one for one, _ in around if one is not None), None)
         if partner is None:
@@ -214,8 +220,8 @@ class Blame:
         before = self.met.before(call)
         fault = Fault("forward", partner, around[0][1], comparison, between=True, before=before, after=call)
         sort = (base.kind, call.kind, f"no {comparison.name}")
-        needs = max(len(base.inputs), len(call.inputs)) if self._loosely else 0
-        excuse = Excuse(sort, fault, alone=alone, needs=needs)
+        needs = max(len(base.inputs), len(call.inputs)) if self._loosely and added is None else 0
+        excuse = Excuse(sort, fault, alone=alone, needs=needs, added=added)
         self._excuses.setdefault(call.index, []).append(excuse)
 
     def framed_otherwise(self, call: Call, one: Slot, other: Slot, comparison: Comparison) -> None:
@@ -329,7 +335,8 @@ class Blame:
         but what base's was, which nothing further out can have reached."""
         excuses: list[Excuse] = []
         for _, one in self.met.outward(fault.raw.index):
-            excuses = [*self._excuses.get(one.index, ()), *excuses]
+            own = (e for e in self._excuses.get(one.index, ()) if e.added is None or _lacks_just(fault, e.added))
+            excuses = [*own, *excuses]
             rightly = one.index not in self._excuses and bool(one.inputs)
             if rightly and all((one.index, slot.origin) in self.givers.right for slot in one.inputs):
                 break
@@ -409,6 +416,14 @@ def _is_later(call: Call, fault: Fault) -> bool:
 
 def _sort_of(fault: Fault) -> tuple[str, str, str, bool]:
     return fault.phase, fault.base.kind, fault.raw.kind, fault.between
+
+
+def _lacks_just(fault: Fault, added: Array) -> bool:
+    """Whether what is wrong is right but for one tensor that was not added."""
+    base, raw = fault.expected, fault.found
+    if base is None or raw is None or base.shape != raw.shape or base.size != added.size or base.dtype.kind != "f":
+        return False
+    return rms_gap((base - raw).reshape(added.shape), added) <= NEARLY * rms(added)
 
 
 def _says_the_same(one: Slot, other: Slot, arranged: Array | None) -> bool:

@@ -6,13 +6,13 @@ leaves out its last step returns such a thing, too: what is missing then could h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from padiff.engine.calls_met import outward, parents_of
 from padiff.engine.doubts import output_of
 from padiff.engine.prints import Prints, told_apart
 from padiff.frameworks.tree import LiveTree, join
-from padiff.records import Array, Call, Fault, Slot, StepTrace
+from padiff.records import Array, Call, Fault, ModuleTree, Slot, StepTrace
 
 Likes = Callable[[Fault], Sequence[Fault]]
 """Other calls of the two classes of one that is in doubt."""
@@ -26,6 +26,24 @@ def kept_by(live: LiveTree, call: Call) -> Iterator[Array]:
     for spec in node.parameters:
         if (tensor := held.get(join(node.path, spec.name))) is not None:
             yield live.adapter.to_numpy(tensor)
+
+
+class Idle:
+    """Modules that raw holds and never calls."""
+
+    def __init__(self, tree: ModuleTree, partners: Mapping[int, int], base: StepTrace) -> None:
+        """``partners`` are base's modules by raw's."""
+        self._tree, self._partners, self._base = tree, partners, base
+
+    def left_out_by(self, doubt: Fault, raw: StepTrace) -> bool:
+        """Whether one lies in the module of a call, and base calls its partner in there: that is no end elsewhere."""
+        called = {call.node for call in raw.calls}
+        around = f"{doubt.raw.path}." if doubt.raw.path else ""
+        held = [node for node in self._tree.nodes[1:] if node.path.startswith(around) and node.index not in called]
+        wanted = {self._partners.get(node.index) for node in held if node.parameters or node.children}
+        parents = parents_of(self._base.calls)
+        inside = (call for call in self._base.calls if call.node in wanted)
+        return any(doubt.base.index in outward(call.parent, parents) for call in inside)
 
 
 def cut_short(

@@ -36,6 +36,16 @@ def may_be_given(live: LiveTree, call: Call, name: str) -> bool:
     return name.isdigit() or name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
 
 
+def may_be_given_more(live: LiveTree, call: Call) -> bool:
+    """Whether the code of a call's module takes something that it can do without, and that it was not given."""
+    try:
+        known = inspect.signature(live.modules[call.node].forward).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        return False
+    given = {slot.name.partition(".")[0] for slot in call.inputs}
+    return any(one.default is None and given.isdisjoint({one.name, str(n)}) for n, one in enumerate(known))
+
+
 def counts_up(slot: Slot) -> bool:
     """Whether it holds 0, 1, 2 and so on along its last axis: whoever is given something else of that length knows."""
     if slot.tracked or slot.value.overwritten or not slot.value.shape or slot.value.shape[-1] < 2:

@@ -85,9 +85,11 @@ class LocalRun:
         innocent: frozenset[int] | None = None,
         masks: bool = False,
         takes: Callable[[Call, str], bool] = lambda call, name: True,
+        takes_more: Callable[[Call], bool] = lambda call: False,
     ) -> None:
-        """``takes`` says whether a call of raw may be given something of a name."""
-        self._takes = takes
+        """``takes`` says whether a call of raw may be given something of a name, ``takes_more`` whether anything that
+        it was not given."""
+        self._takes, self._takes_more = takes, takes_more
         self._reference, self._beside, self._loosely, self._backward = reference, beside, loosely, backward
         self._change, self._masks = change, masks
         """Whether masks that may be wrong, or merely of another form, are replaced by base's."""
@@ -275,14 +277,16 @@ class LocalRun:
         sides: tuple[Side, Side] = ("base", "raw") if more else ("raw", "base")
         has, lacks = sides
         for slot in only_base if more else only_raw:
-            if leaves_nothing_out(slot) or (self._loosely and slot.tracked):
+            handed = self._loosely and slot.tracked  # authors hand on activations as they like
+            if leaves_nothing_out(slot) or (handed and not (more and self._takes_more(call))):
                 continue
             if more and counts_up(slot) and not self._takes(call, slot.name):
                 continue
             shown = f"{has} one of shape {list(slot.value.shape)}"
             outcome = missing(f"{lacks} gives {call.path} no {slot.name or 'tensor'}, {shown}")
             comparison = self.compared.comparison("forward", "input", base, call, slot, slot, outcome)
-            self._blame.not_given(base, call, comparison, (has, slot.origin))
+            added = None if not handed or slot.value.overwritten else np.array(slot.value.numpy())
+            self._blame.not_given(base, call, comparison, (has, slot.origin), added)
 
     def _edge(self, base: Call, call: Call, one: Slot, other: Slot) -> tuple[Outcome, Array | Held | None]:
         """What the call would have been given."""

@@ -18,11 +18,11 @@ from padiff.capture.session import Session
 from padiff.capture.state import spared_collector
 from padiff.engine.beside import Itself, Other
 from padiff.engine.calibrate import gaps, set_apart, spread
-from padiff.engine.cut_short import kept_by
+from padiff.engine.cut_short import Idle, kept_by
 from padiff.engine.drift import relative_steps
 from padiff.engine.frames import Frames
 from padiff.engine.gallery import Gallery
-from padiff.engine.given_slots import may_be_given
+from padiff.engine.given_slots import may_be_given, may_be_given_more
 from padiff.engine.inherited import (
     not_made_of,
     of_like_borders,
@@ -151,6 +151,7 @@ def localise(
             innocent=innocent,
             masks=masks,
             takes=partial(may_be_given, raw.live),
+            takes_more=partial(may_be_given_more, raw.live),
         )
         del left[1:]
         if half_way:
@@ -180,7 +181,8 @@ def localise(
         return Ran(run, found, alike, innocent, whole=not stopped)
 
     watched = None if half_way else partial(_fed, base, step, job, 0, None, backward=False, ops=WantedOps())
-    ran = UntilSure(fed, watched, partial(kept_by, raw.live)).run()
+    idle = Idle(job.raw.tree, {two: one for one, two in modules.pairs}, trace)
+    ran = UntilSure(fed, watched, partial(kept_by, raw.live), idle).run()
     run, found, alike = ran.run, ran.trace, ran.alike
     drawn = raw.listener.gaps() if isinstance(raw.listener, Replay) else ()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from padiff.engine.cut_short import Kept, cut_short, not_as_a_rule
+from padiff.engine.cut_short import Idle, Kept, cut_short, not_as_a_rule
 from padiff.engine.going_along import ending_elsewhere
 from padiff.engine.local import LocalRun
 from padiff.records import StepTrace
@@ -68,6 +68,7 @@ class UntilSure:
     base: Callable[[], StepTrace] | None
     """Runs base forward with its ops watched; None where it is not to be asked."""
     kept: Kept
+    idle: Idle
     _watched: StepTrace | None = field(default=None, init=False)
 
     def run(self) -> Ran:
@@ -96,6 +97,7 @@ class UntilSure:
         rivals = found.run.rivals
         likes = [like for one in rivals for like in found.run.likes(one)]
         innocent = ending_elsewhere([*rivals, *likes], self._watched)
+        innocent -= {one.raw.index for one in (*rivals, *likes) if self.idle.left_out_by(one, found.trace)}
         innocent -= {one.raw.index for one in rivals if found.run.alone(one)}  # its author ends it where base's ends
         if all(one.raw.index in innocent for one in rivals):
             single = not_as_a_rule(rivals, found.run.likes, innocent)

@@ -117,20 +117,21 @@ def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit], known: Sequence[
     tensors, as is ``known``, come from the other's block belongs there rather than into a block beside it."""
     homes = Homes(known) if known and len(base) > 1 < len(raw) else None
     options = [
-        (score(one, two) + (AT_HOME if homes is not None and homes.shared(one, two) else 0.0), i, j)
+        (score(one, two) + (AT_HOME if at_home else 0.0), i, j, at_home)
         for i, one in enumerate(base)
         for j, two in enumerate(raw)
         if fits(one, two)
+        for at_home in (homes is not None and homes.shared(one, two),)
     ]
-    by_base, by_raw = Counter(i for _, i, _ in options), Counter(j for _, _, j in options)
+    alone = _only(options) | _only([option for option in options if option[3]])
     pairs: list[UnitPair] = []
     done_base: set[int] = set()
     done_raw: set[int] = set()
-    for _, i, j in sorted(options, key=lambda option: (-option[0], option[1], option[2])):
+    for _, i, j, _ in sorted(options, key=lambda option: (-option[0], option[1], option[2])):
         if i in done_base or j in done_raw:
             continue
         named = likeness(base[i].label, raw[j].label)
-        only = by_base[i] == 1 and by_raw[j] == 1
+        only = (i, j) in alone
         if named < 0.3 and not only:
             continue
         done_base.add(i)
@@ -138,6 +139,12 @@ def single_leftovers(base: Sequence[Unit], raw: Sequence[Unit], known: Sequence[
         evidence = "shape" + (", names" if named >= 0.3 else "") + (", the only one that fits" if only else "")
         pairs.append(UnitPair((base[i],), (raw[j],), evidence, 0.95 if named >= 0.5 or only else 0.7))
     return pairs
+
+
+def _only(options: Sequence[tuple[float, int, int, bool]]) -> set[tuple[int, int]]:
+    """Those that have no other option."""
+    by_base, by_raw = Counter(i for _, i, _, _ in options), Counter(j for _, _, j, _ in options)
+    return {(i, j) for _, i, j, _ in options if by_base[i] == 1 and by_raw[j] == 1}
 
 
 def beside_partners(pairs: Sequence[UnitPair], base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:

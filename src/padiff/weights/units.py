@@ -26,7 +26,14 @@ _SIZE_AND_DIRECTION = {
     **dict.fromkeys(("bias", "b"), "bias"),
 }
 """What a layer that somebody wrote himself calls the parts of a weight that it keeps so."""
-_PLAIN = frozenset({"weight", "bias", "gamma", "beta", "g", "b", "running_mean", "running_var", "num_batches_tracked"})
+_OWN_NAMES = {
+    **dict.fromkeys(("gamma", "g"), "weight"),
+    **dict.fromkeys(("beta", "b"), "bias"),
+    **dict.fromkeys(("mean", "_mean", "moving_mean"), "running_mean"),
+    **dict.fromkeys(("var", "variance", "_variance", "moving_var", "moving_variance"), "running_var"),
+}
+"""What a norm that somebody wrote himself calls its parts."""
+_PLAIN = frozenset({"weight", "bias", "running_mean", "running_var", "num_batches_tracked", *_OWN_NAMES})
 """What a layer that somebody wrote himself holds, if it is one unit: a norm, also one whose statistics are frozen."""
 _LISTS = frozenset({"parameter_list", "parameter_dict"})
 """Keep tensors for who holds them: each is for itself."""
@@ -165,7 +172,7 @@ def _units_of_node(live: LiveTree, node: ModuleNode) -> list[Unit]:
             groups[("", "")][made_up[held.name]] = Atom(held, axes, 0, _out(held.spec.shape, 0), 1)
             continue
         if stored is None:
-            role = {"gamma": "weight", "g": "weight", "beta": "bias", "b": "bias"}.get(held.name, held.name)
+            role = _OWN_NAMES.get(held.name, held.name)
             beside = learnt and role in ("weight", "bias") and held.name not in learnt  # a weight that is learnt
             name = "" if plain_pair and spec is None and not beside else held.name
             axes = UNKNOWN if len(held.spec.shape) == 2 and (plain_pair or held.role == "parameter") else ""

@@ -11,7 +11,14 @@ import numpy as np
 from padiff.diagnose.causes.trial import Trial, gap, plain
 from padiff.records import Array, Cause
 
-_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-10, 0.0)
+_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-10, 1e-2, 0.0)
+_NAMES = {
+    **dict.fromkeys(("gamma", "g", "w", "gain", "scale"), "weight"),
+    **dict.fromkeys(("beta", "b", "shift", "offset"), "bias"),
+    **dict.fromkeys(("mean", "moving_mean"), "running_mean"),
+    **dict.fromkeys(("var", "variance", "moving_var", "moving_variance"), "running_var"),
+}
+"""What authors call what a norm of their own holds."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,8 @@ def norm(trial: Trial) -> Iterator[Cause]:
     for name, x in trial.like.items():
         if not _related(x, trial.expected):
             continue
-        ours = trial.base_weights or _of_child(trial, name)
-        theirs = trial.raw_weights or ours
+        ours = _by_role(trial.base_weights or _of_child(trial, name))
+        theirs = _by_role(trial.raw_weights) or ours
         right = _best(trial, x, trial.expected, ours, eps, None)
         if right is None:
             continue
@@ -56,6 +63,10 @@ def norm(trial: Trial) -> Iterator[Cause]:
         if trial.models(_normalised(trial, x, right, ours), _normalised(trial, x, wrong, theirs)):
             yield Cause(_name(right, wrong), f"base normalises {name} {right.told()}; raw {wrong.told()}", 0.94)
             return
+
+
+def _by_role(weights: dict[str, Array]) -> dict[str, Array]:
+    return {_NAMES.get(name, name): weight for name, weight in weights.items()}
 
 
 def _of_child(trial: Trial, name: str) -> dict[str, Array]:
@@ -164,7 +175,7 @@ def _normalised(trial: Trial, x: Array, form: _Form, weights: dict[str, Array]) 
 
 def _affine(value: Array, weights: dict[str, Array], axis: int) -> Array:
     """Times the weight and plus the bias, along the axis asked for or whichever has their length."""
-    for name, put in (("weight", np.multiply), ("scale", np.multiply), ("bias", np.add)):
+    for name, put in (("weight", np.multiply), ("bias", np.add)):
         weight = weights.get(name)
         if weight is None:
             continue
