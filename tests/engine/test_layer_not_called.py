@@ -100,6 +100,52 @@ def test_who_holds_a_layer_should_have_called_it(inner: str, places: tuple[int, 
     assert result.divergence.raw_path == f"encoder.layers.{places[0]}{inner}", str(result)
 
 
+class Flat(nn.Module):
+    """Base's author calls all layers in one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depthwise = nn.ModuleList(nn.Conv1d(5, 5, 3, padding=1, groups=5) for _ in range(3))
+        self.pointwise = nn.ModuleList(nn.Conv1d(5, 5, 1) for _ in range(3))
+        self.act = nn.SiLU()
+
+    def forward(self, x: Any) -> Any:
+        for depthwise, pointwise in zip(self.depthwise, self.pointwise, strict=True):
+            x = x + pointwise(self.act(depthwise(x)))
+        return x
+
+
+class Spread(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.act, self.wrong = nn.Conv1d(5, 5, 3, padding=1, groups=5), nn.SiLU(), ""
+
+    def forward(self, x: Any) -> Any:
+        x = x if self.wrong == "first" else self.conv(x)
+        return x if self.wrong == "act" else self.act(x)
+
+
+class Separable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread, self.mix = Spread(), nn.Conv1d(5, 5, 1)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.mix(self.spread(x))
+
+
+@pytest.mark.parametrize("wrong", ["first", "act"])
+@pytest.mark.parametrize("place", range(3))
+def test_a_first_layer_and_one_without_weights(wrong: str, place: int) -> None:
+    torch.manual_seed(0)
+    base, raw = Flat(), nn.Sequential(*(Separable() for _ in range(3)))
+    assert padiff.compare(base, raw, X).aligned
+    raw[place].spread.wrong = wrong
+    result = padiff.compare(base, raw, X)
+    assert result.divergence is not None
+    assert result.divergence.raw_path == f"{place}.spread", str(result)
+
+
 class Residual(nn.Module):
     def __init__(self, wrong: bool = False) -> None:
         super().__init__()
