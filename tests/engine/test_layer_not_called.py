@@ -146,6 +146,52 @@ def test_a_first_layer_and_one_without_weights(wrong: str, place: int) -> None:
     assert result.divergence.raw_path == f"{place}.spread", str(result)
 
 
+class Normed(nn.Module):
+    """Base's author has a module for the first activation, and none for the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.rectify, self.up, self.down = nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(nn.functional.gelu(self.up(self.rectify(self.norm(x)))))
+
+
+class NormAct(nn.BatchNorm1d):
+    """Raw's author keeps one with the norm."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.act, self.wrong = nn.ReLU(), False
+
+    def forward(self, x: Any) -> Any:
+        return self.act(x if self.wrong else super().forward(x))
+
+
+class Activated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn, self.drop, self.wrong = NormAct(), nn.Dropout(0.5), False
+        self.fc1, self.fc2 = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: Any) -> Any:
+        made = self.fc1(self.bn(x))
+        return x + self.fc2(self.drop(made if self.wrong else nn.functional.gelu(made)))
+
+
+@pytest.mark.parametrize("inner", [".bn", ""])
+@pytest.mark.parametrize("place", range(3))
+def test_a_layer_that_is_called_in_the_place_of_an_op(inner: str, place: int) -> None:
+    """An activation, or a dropout that does nothing, is not why base's op is left out before it."""
+    torch.manual_seed(0)
+    base, raw = (nn.Sequential(*(kind() for _ in range(4))).eval() for kind in (Normed, Activated))
+    assert padiff.compare(base, raw, X).aligned
+    raw.get_submodule(f"{place}{inner}").wrong = True
+    result = padiff.compare(base, raw, X)
+    assert result.divergence is not None
+    assert result.divergence.raw_path == f"{place}{inner}", str(result)
+
+
 class Residual(nn.Module):
     def __init__(self, wrong: bool = False) -> None:
         super().__init__()
