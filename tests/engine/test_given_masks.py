@@ -149,12 +149,16 @@ class HandedLayer(paddle.nn.Layer):
 
 
 class HandedRaw(paddle.nn.Layer):
-    def __init__(self, without: int = -1) -> None:
+    def __init__(self, without: int = -1, filled: float = -1e9) -> None:
         super().__init__()
-        self.layers, self.without = paddle.nn.LayerList([HandedLayer() for _ in range(4)]), without
+        self.layers, self.without, self.filled = (
+            paddle.nn.LayerList([HandedLayer() for _ in range(4)]),
+            without,
+            filled,
+        )
 
     def forward(self, x: Any) -> Any:
-        bias = paddle.triu(paddle.full([x.shape[1], x.shape[1]], -1e9), 1)
+        bias = paddle.triu(paddle.full([x.shape[1], x.shape[1]], self.filled), 1)
         for place, layer in enumerate(self.layers):
             x = layer(x, None if place == self.without else bias)
         return x
@@ -170,3 +174,63 @@ def test_a_block_that_is_handed_no_mask(without: int) -> None:
         found = padiff.compare(base, raw, ROWS).divergence
         assert found is not None
         assert (found.raw_path, found.phase, found.causes[0].name) == (path, "forward", "mask")
+
+
+@pytest.mark.parametrize("filled", [1e9, -1e-4, 1.0])
+def test_what_leaves_nothing_out_is_made_by_who_gives_it(filled: float) -> None:
+    """The attention inside adds what it is given, as base's does."""
+    torch.manual_seed(0)
+    found = padiff.compare(HandedBase(), HandedRaw(filled=filled), ROWS).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == ("", "forward")
+
+
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.blocks = torch.nn.Embedding(9, 8), torch.nn.ModuleList([HandedBlock() for _ in range(2)])
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        x, added = self.words(ids), (1.0 - mask.float())[:, None, :] * torch.finfo(torch.float32).min
+        for block in self.blocks:
+            x = block(x, mask=added.expand(-1, 6, -1)[0])
+        return x
+
+
+class Spoken(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layers = paddle.nn.Embedding(9, 8), paddle.nn.LayerList([HandedLayer() for _ in range(2)])
+
+    def forward(self, ids: Any, mask: Any = None) -> Any:
+        x, bias = self.table(ids), (1.0 - mask.astype("float32")).unsqueeze(1) * -1e4
+        for layer in self.layers:
+            x = layer(x, bias.expand([2, 6, 6])[0])
+        return x
+
+
+class Around(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Words()
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        return self.inner(ids, mask=mask)
+
+
+class Twice(paddle.nn.Layer):
+    def __init__(self, *, twice: bool) -> None:
+        super().__init__()
+        self.core, self.twice = Spoken(), twice
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        return self.core(ids, mask=ids if self.twice else mask)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_tensor_that_is_handed_on_in_the_place_of_a_mask_as_well(twice: bool) -> None:
+    torch.manual_seed(0)
+    ids, mask = np.random.default_rng(1).integers(2, 9, size=(2, 6)), np.ones((2, 6), dtype="int64")
+    mask[:, -2:] = 0
+    result = padiff.compare(Around(), Twice(twice=twice), {"ids": ids, "mask": mask})
+    assert [one.raw_path for one in result.divergences][:1] == ([""] if twice else []), str(result)

@@ -2,6 +2,7 @@
 
 from padiff.align.calls import CallPairing as CallPairing
 from padiff.align.gathered import gathered_of as gathered_of
+from padiff.align.likeness import ACTIVATIONS as ACTIVATIONS
 from padiff.align.likeness import PASSIVE as PASSIVE
 from padiff.align.modules import pair_modules as pair_modules
 from padiff.align.op_names import FREE_LAYOUT as FREE_LAYOUT

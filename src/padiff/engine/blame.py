@@ -18,7 +18,7 @@ from padiff.engine.calls_met import CallsMet
 from padiff.engine.doubts import Doubts, longer
 from padiff.engine.families import comparable, floating
 from padiff.engine.given_slots import NEARLY
-from padiff.engine.givers import Givers
+from padiff.engine.givers import Givers, follows
 from padiff.records import Array, Call, Comparison, Fault, Phase, Role, Side, Slot
 
 Sort = tuple[str, str, str]
@@ -141,8 +141,10 @@ class Blame:
         if outer is not None and around is not None and around[0] is not None:
             place, call, between = (around[0], around[1]), outer, True
         maker = self.givers.maker(call, other) if between and side == "raw" and outer is None else None
-        if maker is not None:  # it returned what is not followed, and may have returned anything
+        if maker is not None and follows(maker):  # it returned what is not followed, and may have returned anything
             place, between = (place[0], maker), False
+        elif maker is not None and maker.inputs:
+            call, place = maker, self.givers.around(maker, maker.inputs[0])
         after = self.met.child_of(place[1], call) if between else None
         before = self.met.before(after) if after else None
         fault = Fault("backward", *place, comparison, between=between, before=before, after=after, side=side)

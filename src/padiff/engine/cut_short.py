@@ -14,8 +14,6 @@ from padiff.engine.prints import Prints, told_apart
 from padiff.frameworks.tree import LiveTree, join
 from padiff.records import Array, Call, Fault, ModuleTree, Slot, StepTrace
 
-Likes = Callable[[Fault], Sequence[Fault]]
-"""Other calls of the two classes of one that is in doubt."""
 Kept = Callable[[Call], Iterable[Array]]
 """The parameters that the module of a raw call keeps itself: at hand, whether or not its code takes them up."""
 
@@ -47,22 +45,21 @@ class Idle:
 
 
 def cut_short(
-    doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, kept: Kept, likes: Likes | None = None
+    doubts: Sequence[Fault], base: StepTrace, raw: StepTrace, kept: Kept, likes: Mapping[int, Sequence[Fault]]
 ) -> frozenset[int]:
-    """The first raw call among these that ends too early, and whose ``likes`` all do, with others of its two classes
-    that do; both ran with their ops watched. Of several around each other that return the very same in both models, the
-    innermost: the others' code hands on."""
+    """The first raw call to end among these that ends too early, and whose ``likes`` all do, with others of its two
+    classes that do; both ran with their ops watched. Of several around each other that return the very same in both
+    models, the innermost: the others' code hands on."""
 
     def short(one: Fault) -> bool:
         return one.found is not None and _cut_short(one, base, raw, kept)
 
-    ordered = sorted(doubts, key=lambda one: one.raw.index)
-    for one in ordered:
-        beside = () if likes is None else likes(one)
+    for one in doubts:
+        beside = likes.get(one.raw.index, ())
         if not short(one) or not all(map(short, beside)):
             continue
         returned = _origins(one)
-        inner = next((two for two in reversed(ordered) if returned is not None and _origins(two) == returned), one)
+        inner = next((two for two in doubts if returned is not None and _origins(two) == returned), one)
         others = [two for two in doubts if two is not inner and _kinds(two) == _kinds(inner) and short(two)]
         return frozenset(found.raw.index for found in (inner, *(beside if inner is one else ()), *others))
     return frozenset()
@@ -78,14 +75,17 @@ def _kinds(doubt: Fault) -> tuple[str, str]:
     return doubt.base.kind, doubt.raw.kind
 
 
-def not_as_a_rule(doubts: Iterable[Fault], likes: Likes, ending_elsewhere: frozenset[int]) -> list[Fault]:
-    """Those of which not all likes end elsewhere, as far as there are any: what is missing after the others was left
-    out by who calls them, as what comes after their likes is done there."""
-    return [one for one in doubts if not _all_in(likes(one), ending_elsewhere)]
-
-
-def _all_in(likes: Sequence[Fault], calls: frozenset[int]) -> bool:
-    return bool(likes) and all(like.raw.index in calls for like in likes)
+def as_a_rule(
+    doubts: Iterable[Fault], likes: Callable[[Fault], Sequence[Fault]], ending_elsewhere: frozenset[int]
+) -> dict[int, Sequence[Fault]]:
+    """Those whose likes all end elsewhere, as far as there are any, with these: where somebody goes on from the likes,
+    what is missing after the one was left out by who calls it, as what comes after the others is done there."""
+    found = {one.raw.index: likes(one) for one in doubts}
+    return {
+        index: others
+        for index, others in found.items()
+        if others and all(like.raw.index in ending_elsewhere for like in others)
+    }
 
 
 def _cut_short(doubt: Fault, base: StepTrace, raw: StepTrace, kept: Kept) -> bool:

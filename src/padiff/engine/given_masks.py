@@ -64,13 +64,18 @@ def kept_back(fault: Fault, scenes: Scenes, called: Call) -> Fault | None:
     inner, outer = called, calls.get(called.parent)
     while outer is not None:
         partner = scenes.pairs.get(inner.index)
-        lost = [] if partner is None or len(partner.inputs) <= len(inner.inputs) else partner.inputs[1:]
+        lost = partner.inputs[1:] if partner is not None and _tensors(partner) > _tensors(inner) else ()
         for slot in filter(_tells_apart, lost):
             mask = slot.value.numpy()
             if not _is_given(inner, mask) and _is_given(outer, mask) and _takes_a_mask(scenes, inner):
                 return None if _made_up_for(mask, inner, fault, scenes) else _between(fault, inner, outer, scenes)
         inner, outer = outer, calls.get(outer.parent)
     return None
+
+
+def _tensors(call: Call) -> int:
+    """How many a call is given: one in two places is one."""
+    return len({slot.origin for slot in call.inputs})
 
 
 def _tells_apart(slot: Slot) -> bool:
@@ -202,9 +207,10 @@ def _is_given(call: Call, mask: Array) -> bool:
 
 
 def _is_wrong(likes: Likes, given: Slot) -> bool:
-    """Whether raw leaves out something by this, of what base leaves out something else of by a mask of its own."""
+    """Whether raw leaves out something by this, of what base leaves out something else of by a mask of its own; or adds
+    this, which leaves out nothing, where base adds a mask that raw's module is not given in another place."""
     base, raw = likes.sides
-    if given.value.overwritten or not raw.masks(given.tensor):
+    if given.value.overwritten or len(given.value.shape) < 2:
         return False
     # Of what base is given, raw may do a part by a mask of its own.
     several = len([event for event in raw.inside.events if _leaves_out_by(raw, event)]) > 1
@@ -215,7 +221,12 @@ def _is_wrong(likes: Likes, given: Slot) -> bool:
             tensors = [slot.tensor for slot in other.call.inputs]
             masks = [one for one in tensors if one in base.values and base.masks(one) and one not in own]
             if other.thing in MASKING and scores.intersection(tensors) and len(masks) == 1:
-                return not _same(base.values[masks[0]].numpy(), given.value.numpy())
+                mask = base.values[masks[0]].numpy()
+                if raw.masks(given.tensor):
+                    return not _same(mask, given.value.numpy())
+                return other.thing == event.thing == "add" and not any(
+                    raw.masks(slot.tensor) and _same(mask, slot.value.numpy()) for slot in raw.inside.given
+                )
     return False
 
 

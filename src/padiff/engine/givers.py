@@ -157,6 +157,11 @@ class Givers:
         return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
 
 
+def follows(call: Call) -> bool:
+    """Whether gradients are followed through something that a call is given."""
+    return any(slot.tracked for slot in call.inputs)
+
+
 def _rearranges(outer: Call, slot: Slot, expected: Slot) -> bool:
     """Whether a call hands on the numbers that it was given, in whatever order, and they are not those that are
     expected: its own code only puts them elsewhere, and nothing it could do would make them right."""

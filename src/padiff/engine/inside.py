@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from padiff.align import FREE_LAYOUT, MOVING, OWN_LAYOUT, PASSIVE, pair_slots, same_thing
+from padiff.align import ACTIVATIONS, FREE_LAYOUT, MOVING, OWN_LAYOUT, PASSIVE, pair_slots, same_thing
 from padiff.compare.layouts import agree_in_any_layout
 from padiff.diagnose import divergences_of
 from padiff.diagnose.causes import causes_of_op, merged
 from padiff.diagnose.divergence import source_lines
 from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
-from padiff.diagnose.own_code import Culprit, first_op
+from padiff.diagnose.own_code import LAYERS, Culprit, first_op
 from padiff.engine.given_masks import given_wrongly, kept_back, left_without
+from padiff.engine.layer_not_called import not_called
 from padiff.engine.merely_reshaped import given_to_reshape
+from padiff.engine.partners import alters
 from padiff.engine.returned_besides import returned_wrong
 from padiff.engine.scenes import Scenes
 from padiff.engine.watched_again import (
@@ -64,9 +66,9 @@ def with_op(
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet. Where one of ``further`` faults is why the op goes wrong,
     ``instead`` tells of that."""
-    reshaped = given_to_reshape(fault, scenes)
-    if reshaped is not None and instead is not None:
-        return instead(reshaped)
+    elsewhere = given_to_reshape(fault, scenes) or not_called(fault, scenes)
+    if elsewhere is not None and instead is not None:
+        return instead(elsewhere)
     called, fault = fault.raw, with_a_partner(fault, scenes)
     giver = kept_back(fault, scenes, called)
     if giver is not None and giver.after is not None:
@@ -86,7 +88,7 @@ def with_op(
         named = _at(named, culprit.raw.call.parent, scenes)
     elif fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call
-        if _passes_on(call, scenes) if culprit.base is None else culprit.base.call.is_op:
+        if _passes_on(call, scenes) if culprit.base is None else _stands_for(call, culprit.base, scenes):
             named = _at(named, call.index, scenes)  # it does wrong what base's own code does rightly, or does not do
     elif fault.phase == "forward" and _goes_on_alone(culprit):
         assert culprit.raw_next is not None
@@ -124,6 +126,15 @@ def _passes_on(call: Call, scenes: Scenes) -> bool:
     live = scenes.job.raw
     node, module = live.tree.nodes[call.node], live.modules[call.node]
     return node.layer == "identity" or (node.layer in PASSIVE and not live.adapter.is_training(module))
+
+
+def _stands_for(call: Call, base: Event, scenes: Scenes) -> bool:
+    """Whether a module of raw's may be meant to do what an op of base's does: an activation does not normalise, and a
+    dropout that does nothing does nothing wrong. Where they are called in its place, the code around leaves it out."""
+    active = scenes.job.raw.tree.nodes[call.node].layer in ACTIVATIONS
+    if (active and (base.thing in LAYERS or base.thing.endswith("_norm"))) or not base.call.is_op:
+        return False
+    return alters(call) or not _passes_on(call, scenes)
 
 
 def _goes_on_alone(culprit: Culprit) -> bool:

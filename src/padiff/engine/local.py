@@ -514,4 +514,5 @@ class LocalRun:
         self.silent.look()
         self._blame.look()
         faults = self.silent.without_shares(self.silent.without_lacking(self.faults))
-        self.faults[:] = [self.silent.in_a_lone_call(fault) or fault for fault in faults]
+        lone = (self.silent.in_a_lone_taker, self.silent.in_a_lone_call)
+        self.faults[:] = [next(filter(None, (tell(fault) for tell in lone)), fault) for fault in faults]

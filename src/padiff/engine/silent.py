@@ -10,6 +10,8 @@ import numpy as np
 
 from padiff.compare.arrays import missing
 from padiff.engine.blame import Blame
+from padiff.engine.families import floating
+from padiff.engine.givers import follows
 from padiff.records import Array, Call, Comparison, Fault, Outcome, Phase, Role, Side, Slot, Value
 
 
@@ -206,6 +208,20 @@ class Silent:
             return None
         return Fault("backward", fault.base, around[1], self._no_answer(last), between=True, before=last.call)
 
+    def in_a_lone_taker(self, fault: Fault) -> Fault | None:
+        """Where nothing comes back to what a call inside of the blamed one returned, and a call without a partner that
+        takes it, or returns it, hands on something that is not followed: it is that one's doing."""
+        if fault.phase != "backward":
+            return None
+        met = self._blame.met
+        last = next((place for place in self._unanswered() if met.inside(place.call, fault.raw)), None)
+        for call in () if last is None else met.all_inside(fault.raw):
+            assert last is not None
+            takes = last.other.origin in [slot.origin for slot in call.inputs] or met.inside(last.call, call)
+            if takes and met.beside(call) is None and _stops(call):
+                return Fault("backward", fault.base, call, self._no_answer(last))
+        return None
+
     def _whose_code(self, place: Place) -> Call:
         """The call that returned an output, or the outermost without a partner that hands on just that: their own code
         does nothing with it, whoever calls them may."""
@@ -238,6 +254,12 @@ def nothing(gradient: Value) -> Array:
     """What goes on of a gradient where base follows none."""
     array = gradient.numpy()
     return np.zeros(array.shape, array.dtype)
+
+
+def _stops(call: Call) -> bool:
+    """Whether something that a call is given is followed, and nothing that it returns."""
+    returned = [slot for slot in call.outputs if floating(slot.value)]
+    return bool(returned) and follows(call) and not any(slot.tracked for slot in returned)
 
 
 def _origins(call: Call) -> set[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from padiff.engine.cut_short import Idle, Kept, cut_short, not_as_a_rule
+from padiff.engine.cut_short import Idle, Kept, as_a_rule, cut_short
 from padiff.engine.going_along import ending_elsewhere
 from padiff.engine.local import LocalRun
 from padiff.records import StepTrace
@@ -100,8 +100,7 @@ class UntilSure:
         innocent -= {one.raw.index for one in (*rivals, *likes) if self.idle.left_out_by(one, found.trace)}
         innocent -= {one.raw.index for one in rivals if found.run.alone(one)}  # its author ends it where base's ends
         if all(one.raw.index in innocent for one in rivals):
-            single = not_as_a_rule(rivals, found.run.likes, innocent)
+            likes_of = as_a_rule(rivals, found.run.likes, innocent)
             watched = self.fed(alike, None, lambda _: True, ops=True).trace
-            likes_of = None if single else found.run.likes
-            innocent -= cut_short(single or rivals, self._watched, watched, self.kept, likes_of)
+            innocent -= cut_short(rivals, self._watched, watched, self.kept, likes_of)
         return self.fed(alike, innocent, doubtful)
