@@ -75,6 +75,8 @@ def missing_activation(trial: Trial) -> Iterator[Cause]:
     """Base's tensor is an activation of raw's own, or raw's is one of base's."""
     if min(float(few.std()) for few in (trial.few_expected, trial.few_found)) <= 1e-4 * rms(trial.few_expected):
         return  # saturated, or all but constant: any function would do
+    if trial.hollow:
+        return
     for name, function in ACTIVATIONS.items():
         if name == "no activation":
             continue

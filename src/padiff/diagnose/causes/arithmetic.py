@@ -23,7 +23,7 @@ def scale(trial: Trial) -> Iterator[Cause]:
     if abs(factor(trial.few_expected, trial.few_found)) < 1e-6:
         return
     back = factor(trial.expected, trial.found)
-    if not (math.isfinite(back) and back != 0 and trial.repairs(trial.found * back)):
+    if not (math.isfinite(back) and back != 0 and trial.repairs(trial.found * back)) or trial.hollow:
         return
     ratio = 1 / back
     where = "gradient" if trial.scene.phase in ("backward", "gradient") else "output"

@@ -190,6 +190,11 @@ class Trial:
         """Whether there is enough in the tensors that one fitted number agreeing everywhere is no accident."""
         return self.expected.size >= 8 and float(self.few_expected.std()) > 1e-6 * rms(self.few_expected)
 
+    @cached_property
+    def hollow(self) -> bool:
+        """Whether base's tensor is no more than what may be lost here: whatever makes raw's small comes to it."""
+        return self.agree(self.expected, np.zeros_like(self.expected))
+
     def dimensions(self) -> dict[str, float]:
         """Lengths at hand: of axes and of settings that count something."""
         found: dict[str, float] = {}
