@@ -459,3 +459,22 @@ def test_draws_of_a_script_are_told() -> None:
     result = padiff.compare(PaddleDrops(), torch.jit.script(TorchDrops()), batch())
     assert not result.aligned
     assert "random numbers that compiled code draws are not replayed" in "\n".join(result.notes)
+
+
+class Pooled(torch.nn.Module):
+    """Returns what it pools besides what it made of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.pool = net("torch"), torch.nn.Linear(5, 3)
+
+    def forward(self, x: Any) -> Any:
+        whole = self.net(x)
+        return whole, self.pool(whole)
+
+
+@pytest.mark.parametrize("compiled", [whole, in_place])
+def test_an_output_that_is_made_of_another(compiled: Callable[[Any], Any]) -> None:
+    """The compiled code gives the first its own share of the gradient only, however it was compiled."""
+    result = padiff.compare(Pooled(), compiled(Pooled()), batch())
+    assert result.aligned, str(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,15 @@ def test_an_optimizer(pair: tuple[str, str], right: Make, wrong: Make, steps: in
     assert cause in first(found).name, "\n".join(map(str, found.causes))
 
 
+def test_an_optimizer_of_another_family() -> None:
+    """Its first step looks like the other's at ten times the rate: that is no clipping, and no eps."""
+    base, raw = net("torch"), net("torch")
+    given = torch.optim.Adam(base.parameters(), lr=0.01), torch.optim.RMSprop(raw.parameters(), lr=0.01)
+    found = compared(base, raw, optimizers=given)
+    assert [one.name for one in found.causes] == ["optimizer"]
+    assert first(found).evidence == "base steps with Adam, raw with RMSprop"
+
+
 @pairs
 def test_an_optimizer_that_is_a_function(pair: tuple[str, str]) -> None:
     """Its settings are not known; what it did is."""
@@ -280,6 +290,14 @@ def test_a_loss(pair: tuple[str, str], right: Make, wrong: Make, cause: str) -> 
     found = compared(base, raw, loss=(right, wrong))
     assert found.comparison.role == "loss"
     assert cause in [one.name for one in found.causes], "\n".join(map(str, found.causes))
+
+
+def test_a_factor_of_a_cross_entropy() -> None:
+    """A divisor that counts nothing is none."""
+    base, raw = net("torch"), net("torch")
+    right = partial(torch.nn.functional.cross_entropy, target=torch.arange(7) % 5)
+    found = compared(base, raw, loss=(right, lambda y: 1.1 * right(y)))
+    assert (first(found).name, first(found).evidence[-25:]) == ("scale", "raw's is base's times 1.1"), found.causes
 
 
 @pairs

@@ -137,3 +137,26 @@ def test_a_table_computed_once_is_computed_in_every_run() -> None:
     assert base.cache == {} and base.last is None
     place = padiff.compare(base, Plain(-1.0), np.ones((2, 6), "float32")).divergence
     assert place is not None and (place.raw_path, place.phase) == ("", "forward")
+
+
+class Lengthened(torch.nn.Module):
+    """Keeps a table, and for how many rows it was made."""
+
+    def __init__(self, sign: float = 1.0) -> None:
+        super().__init__()
+        self.linear, self.sign = torch.nn.Linear(6, 6), sign
+        self.rows: int | None = None
+        self.table: Any = None
+
+    def forward(self, x: Any) -> Any:
+        if self.rows != len(x):
+            self.rows, self.table = len(x), torch.arange(len(x)).cos()[:, None]
+        return self.linear(x) + self.sign * self.table.to(x.dtype)
+
+
+def test_what_tells_of_a_table_goes_with_it() -> None:
+    base, raw = Lengthened(), Lengthened(-1.0)
+    result = padiff.compare(base, raw, np.ones((4, 6), "float32"))
+    assert result.divergence is not None and result.divergence.raw_path == ""
+    assert not any("could not be run" in note for note in result.notes), result.notes
+    assert (base.rows, base.table, raw.rows, raw.table) == (None, None, None, None)

@@ -16,6 +16,7 @@ KNOWN = frozenset({"_parameters", "_buffers", "_modules", "_sub_layers"})
 _DEEP = 3
 """How far tensors are looked for in what is kept: by device, by length, a pair of them."""
 _CONTAINERS = frozenset({dict, list})
+_PLAIN = (int, float, str, tuple, type(None))
 _ABSENT = object()
 
 Container = dict[Any, Any] | list[Any]
@@ -42,7 +43,8 @@ def _copied(kept: Any, found: SavedAttributes, deep: int) -> None:
 
 
 def put_attributes_back(adapter: Adapter, saved: SavedAttributes) -> None:
-    """Tensors that have come, gone or changed since are as they were; whatever else a module counts or keeps stays."""
+    """Tensors that have come, gone or changed since are as they were, and beside them what may tell of which they are:
+    for how long a table was made. Whatever else a module counts or keeps stays."""
     for own, before in saved:
         if isinstance(own, dict) and isinstance(before, dict):
             _put_names_back(adapter, own, before)
@@ -53,9 +55,12 @@ def put_attributes_back(adapter: Adapter, saved: SavedAttributes) -> None:
 def _put_names_back(adapter: Adapter, own: dict[Any, Any], before: dict[Any, Any]) -> None:
     if len(own) == len(before) and all(map(operator.is_, own.values(), before.values())) and [*own] == [*before]:
         return  # nearly always
-    for name in [*own, *(name for name in before if name not in own)]:
-        now, then = own.get(name, _ABSENT), before.get(name, _ABSENT)
-        if now is then or name in KNOWN or not (_holds(adapter, now) or _holds(adapter, then)):
+    names = (name for name in [*own, *(name for name in before if name not in own)] if name not in KNOWN)
+    sides = {name: (own.get(name, _ABSENT), before.get(name, _ABSENT)) for name in names}
+    changed = {name: pair for name, pair in sides.items() if pair[0] is not pair[1]}
+    tensors = {name for name, pair in changed.items() if any(_holds(adapter, one) for one in pair)}
+    for name, (now, then) in changed.items():
+        if name not in tensors and not (tensors and isinstance(now, _PLAIN) and isinstance(then, _PLAIN)):
             continue
         if then is _ABSENT:
             del own[name]

@@ -44,6 +44,8 @@ class Scene:
     raw_settings: Mapping[str, Any] = field(default_factory=dict)
     agrees: Callable[[Array, Array], bool] = lambda base, raw: False
     """Whether two tensors agree as closely as this place allows."""
+    narrow: float = 0.0
+    """Where one of the models computes in a narrower dtype on purpose, the spacing of that."""
     retry: Callable[[Mapping[str, Any]], Array | None] = lambda changes: None
     """Raw's tensor again, with some of raw's settings changed, the module being fed base's inputs; None where that
     cannot be done."""

@@ -11,7 +11,7 @@ from padiff.compare.masks import without_masked
 from padiff.diagnose.bounds import Bounds
 from padiff.diagnose.likes import Event, Likes, unknown
 from padiff.diagnose.own_code import Culprit
-from padiff.records import Array, Call, Tolerance
+from padiff.records import Array, Call
 
 MOST_FOLLOWING = 5
 """Ops after the first that are looked at."""
@@ -79,7 +79,7 @@ def _stage(likes: Likes, base: Event, raw: Event) -> Stage | None:
     rest = without_masked(expected, found) if expected.shape == found.shape else None
     if rest is not None:  # what both leave out is large: beside it nothing else would count, nor would its noise
         (expected, found), noise = rest, partial(unknown, one.tensor)
-    bounds = Bounds(Tolerance(mode="auto"), noise)
+    bounds = Bounds(likes.sides[0].inside.tolerance(), noise)
     return Stage(base.call, expected, found, bounds, _given(likes, 0, base), _around(likes, 0, base))
 
 
@@ -98,7 +98,7 @@ def _missing(likes: Likes, culprit: Culprit) -> Stage | None:
         if not goes_on or goes_on & set(likes.of(side, slot.tensor)):
             sides = (made.value.numpy(), slot.value.numpy())
             expected, found = sides if side == 0 else sides[::-1]
-            bounds = Bounds(Tolerance(mode="auto"), partial(likes.sides[side].inside.noise, made.tensor))
+            bounds = likes.sides[side].inside.bounds(made.tensor)
             given, around = _given(likes, side, event), _around(likes, side, event)
             return Stage(event.call, expected, found, bounds, given, around)
     return None

@@ -55,19 +55,19 @@ def explained_apart(
         if divergence.phase == "forward" and divergence.role in ("output", "input"):
             return _at_call(job, plan, divergence, done, draws, recorded_ops(base, raw))
         if divergence.phase == "weight":
-            scene = _of_weight(plan, divergence, base, raw, until)
+            scene = _of_weight(job, plan, divergence, base, raw, until)
             if moment_of(divergence.comparison):
                 divergence = replace(divergence, note=REMEMBERED)
             return divergence if scene is None else with_causes(drawn(divergence, scene), scene)
         told = _with_settings(job, divergence)
-        scene = _of_gradient(plan, divergence, base, raw, earlier) if divergence.phase == "gradient" else None
+        scene = _of_gradient(job, plan, divergence, base, raw, earlier) if divergence.phase == "gradient" else None
         return told if scene is None else replace(drawn(told, scene), causes=explain(scene))
     except FORGIVEN:
         return divergence
 
 
 def _of_gradient(
-    plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump, earlier: StepDump | None
+    job: Job, plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump, earlier: StepDump | None
 ) -> Scene | None:
     """The gradient of a parameter, as it was when the optimizer was given it."""
     wrong = divergence.comparison
@@ -86,7 +86,8 @@ def _of_gradient(
         layer=None,
         expected=expected,
         found=np.array(found.numpy()),
-        agrees=agreement(wrong),
+        agrees=agreement(wrong, job.tolerance.narrow),
+        narrow=job.tolerance.narrow,
         tensor=wrong.name,
         before=None if before is None else np.array(before.numpy()),
     )
@@ -166,7 +167,7 @@ def _with_settings(job: Job, divergence: Divergence) -> Divergence:
 
 
 def _of_weight(
-    plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump, until: Sequence[StepDump]
+    job: Job, plan: WeightPlan, divergence: Divergence, base: StepDump, raw: StepDump, until: Sequence[StepDump]
 ) -> Scene | None:
     """A weight that the optimizers' step left different, or what they remember of it."""
     wrong = divergence.comparison
@@ -194,7 +195,8 @@ def _of_weight(
         found=np.array(found.numpy()),
         base_settings=dict(base.extra.get("optimizer", {})),
         raw_settings=dict(raw.extra.get("optimizer", {})),
-        agrees=agreement(wrong),
+        agrees=agreement(wrong, job.tolerance.narrow),
+        narrow=job.tolerance.narrow,
         tensor=wrong.name,
         moment=moment,
         before=None if moment else before,

@@ -124,7 +124,7 @@ def localise(
         reference, noise = shaken(reference, backward=at_once, suspects=suspects)
         if noise is not None and backward and not at_once:
             reference = replace(reference, gradients_later=True)
-            noise = replace(noise, parameters=least_of_parameters(base.live, reference))
+            noise = replace(noise, parameters=least_of_parameters(base.live, reference, job.tolerance.narrow))
     trace = reference.trace
     pairing = CallPairing(job.base.tree, job.raw.tree, modules, trace.calls, twins=twins)
 
@@ -199,7 +199,7 @@ def localise(
     run.faults[:] = without_wrong_code(own, {call.index for _, call in run.pairs}, found.calls)
     judged = state(noise)
     if reference.gradients_later:
-        if unsettled(run.faults, judged):
+        if unsettled(run.faults, judged, job.tolerance.narrow):
             reference, noise = shaken(reference, backward=True)
             settle(run, reference.noise)
             judged = state(noise)
@@ -302,7 +302,9 @@ def shaken_reference(
     except Exception:  # the model's own: it ran through on what it was really given
         return reference, None
     trace = reference.trace
-    least = least_of_products(base.live, reference)
+    least = least_of_products(base.live, reference, job.tolerance.narrow)
+    if job.tolerance.narrow:
+        least |= least_of_parameters(base.live, reference, job.tolerance.narrow)
     parameters = {
         path: max(moved, least.get(path, 0.0))
         for path, moved in gaps(trace.parameter_gradients, shaken.parameter_gradients).items()

@@ -176,7 +176,8 @@ class Scenes:
             raw_weights=_own(job.raw, raw_node),
             base_settings=settings_of(job.base.adapter, base_module),
             raw_settings=settings_of(job.raw.adapter, raw_module),
-            agrees=agreement(wrong),
+            agrees=agreement(wrong, job.tolerance.narrow),
+            narrow=job.tolerance.narrow,
             retry=partial(self._retry, wrong, raw_node, self._by_itself(wrong)),
             repeats=lambda: _moved_little(wrong) or self._repeats(base),
             tensor=wrong.name,
@@ -241,7 +242,8 @@ class Scenes:
         if self.feeder is None or (wrong.phase, wrong.role) != ("forward", "output"):
             return None
         call = next((call for call in self.found.calls if call.index == wrong.raw_call), None)
-        return None if call is None else ByItself(self.raw, call, wrong.name, agreement(wrong))
+        agrees = agreement(wrong, self.job.tolerance.narrow)
+        return None if call is None else ByItself(self.raw, call, wrong.name, agrees)
 
     def _retry(
         self, wrong: Comparison, raw_node: int, alone: ByItself | None, changes: Mapping[str, Any]
@@ -340,8 +342,10 @@ def _concerns(gap: DrawGap, base: str, raw: str) -> bool:
     )
 
 
-def agreement(wrong: Comparison) -> Callable[[Array, Array], bool]:
-    tolerance = Tolerance(mode="auto", predicted=wrong.outcome.predicted, sums=wrong.phase == "gradient")
+def agreement(wrong: Comparison, narrow: float) -> Callable[[Array, Array], bool]:
+    """Whether two tensors are as near as its place allows; ``narrow`` is what the tolerance in force says of dtypes."""
+    predicted, sums = wrong.outcome.predicted, wrong.phase == "gradient"
+    tolerance = Tolerance(mode="auto", predicted=predicted, narrow=narrow, sums=sums)
 
     def agrees(base: Array, raw: Array) -> bool:
         return agree_in_any_layout(base, raw, tolerance)

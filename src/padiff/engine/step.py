@@ -211,7 +211,8 @@ class Step:
                 self._say_what_is_left()
             left = state.tensors("gradient", "parameter", base.left_gradients(), raw.left_gradients())
             base.gathers_alike = raw.gathers_alike = bool(left) and all(one.agrees for one in left)
-        plain = replace(done, comparisons=tuple(found))
+        # In compiled code an output of which another is made gets its own share of the gradient only.
+        plain = replace(done, comparisons=tuple(found), alike=done.alike and not self.compiled)
         first = None if located else find_divergence(plain, trees)
         if first is not None:
             located = [self._of_compiled(first) if self.compiled else explained_state(first, plain, self.after)]

@@ -44,24 +44,25 @@ def _matching(few: Array, target: Array, trial: Trial) -> list[tuple[str, Unary]
     bound = 0.3 * gap(trial.few_expected, trial.few_found)
     rounding = 1e-6 * rms(target)
     found: list[tuple[float, str, Unary]] = []
-    for name, function in (*ACTIVATIONS.items(), *_fitted(few, target)):
+    for name, function in (*ACTIVATIONS.items(), *_fitted(trial, few, target)):
         apart = gap(target, _apply(function, few))
         if apart <= bound:
             found.append((max(apart, rounding), name, function))
     return [(name, function) for _, name, function in sorted(found, key=lambda one: one[0])[:3]]
 
 
-def _fitted(few: Array, target: Array) -> Iterator[tuple[str, Unary]]:
+def _fitted(trial: Trial, few: Array, target: Array) -> Iterator[tuple[str, Unary]]:
     """Those with a slope, which is read off the negative side."""
     negative = few < 0
     if negative.sum() < 8:
         return
     x, y = few[negative], target[negative]
+    close = trial.within(1e-3)
     slope = factor(y, x)
-    if slope == slope and abs(slope) > 1e-6 and gap(y, slope * x) <= 1e-3 * rms(y):
+    if slope == slope and abs(slope) > 1e-6 and not trial.near(slope, 1.0) and gap(y, slope * x) <= close * rms(y):
         yield f"leaky relu with slope {slope:.5g}", leaky(slope)
     alpha = factor(y, np.expm1(x))
-    if alpha == alpha and abs(alpha) > 1e-6 and gap(y, alpha * np.expm1(x)) <= 1e-3 * rms(y):
+    if alpha == alpha and abs(alpha) > 1e-6 and gap(y, alpha * np.expm1(x)) <= close * rms(y):
         yield f"elu with alpha {alpha:.5g}", elu(alpha)
 
 
@@ -74,6 +75,8 @@ def missing_activation(trial: Trial) -> Iterator[Cause]:
     """Base's tensor is an activation of raw's own, or raw's is one of base's."""
     if min(float(few.std()) for few in (trial.few_expected, trial.few_found)) <= 1e-4 * rms(trial.few_expected):
         return  # saturated, or all but constant: any function would do
+    if trial.hollow:
+        return
     for name, function in ACTIVATIONS.items():
         if name == "no activation":
             continue

@@ -23,15 +23,15 @@ def scale(trial: Trial) -> Iterator[Cause]:
     if abs(factor(trial.few_expected, trial.few_found)) < 1e-6:
         return
     back = factor(trial.expected, trial.found)
-    if not (math.isfinite(back) and back != 0 and trial.repairs(trial.found * back)):
+    if not (math.isfinite(back) and back != 0 and trial.repairs(trial.found * back)) or trial.hollow:
         return
     ratio = 1 / back
     where = "gradient" if trial.scene.phase in ("backward", "gradient") else "output"
-    if abs(ratio + 1) < 1e-5:
+    if trial.near(ratio, -1.0):
         yield Cause("sign", "raw's values are base's with the other sign", 0.92)
         return
     known = bool(readings(trial, ratio))
-    dropped = [p for p in trial.numbers("p", "dropout") if 0 < p < 1 and _near(ratio, 1 - p, 1 / (1 - p))]
+    dropped = [p for p in trial.numbers("p", "dropout") if 0 < p < 1 and trial.near(ratio, 1 - p, 1 / (1 - p))]
     text = f"every {where} of raw is base's times {told(trial, ratio)}"
     if dropped and trial.scene.phase == "forward":
         yield Cause("dropout", f"{text}: dropout scales where it should not, or not where it should", 0.93)
@@ -55,15 +55,11 @@ def scale_before_bias(trial: Trial) -> Iterator[Cause]:
         back = factor(base, raw)
         if not math.isfinite(back) or abs(back) < 1e-6 or rms(weight) == 0 or not trial.repairs(raw * back + vector):
             continue
-        if abs(back + 1) < 1e-4:
+        if trial.near(back, -1.0):
             yield Cause("sign", f"what raw adds {name} to is base's with the other sign", 0.9)
         else:
             yield Cause("scale", f"what raw adds {name} to is base's times {told(trial, 1 / back)}", 0.88)
         return
-
-
-def _near(value: float, *wanted: float) -> bool:
-    return any(abs(value - one) <= 2e-5 * abs(one) for one in wanted)
 
 
 def bias(trial: Trial) -> Iterator[Cause]:
@@ -88,19 +84,19 @@ def bias(trial: Trial) -> Iterator[Cause]:
 
 
 def _named_bias(trial: Trial, vector: Array, axis: int) -> Cause:
-    size = rms(vector)
+    size = trial.within(1e-3) * rms(vector)
     for name, weight in trial.base_weights.items():
-        if weight.size == vector.size and gap(weight.ravel(), vector) <= 1e-3 * size:
+        if weight.size == vector.size and gap(weight.ravel(), vector) <= size:
             return Cause("missing bias", f"raw's values plus base's {name} agree with base's", 0.95)
     for name, weight in trial.raw_weights.items():
-        if weight.size == vector.size and gap(-weight.ravel(), vector) <= 1e-3 * size:
+        if weight.size == vector.size and gap(-weight.ravel(), vector) <= size:
             return Cause("extra bias", f"raw's values less raw's {name} agree with base's", 0.95)
     for name, weight in trial.raw_weights.items():
         own = trial.base_weights.get(name, weight)
-        if own.size == weight.size == vector.size and gap(own.ravel() - weight.ravel(), vector) <= 1e-3 * size:
+        if own.size == weight.size == vector.size and gap(own.ravel() - weight.ravel(), vector) <= size:
             return Cause("weights differ", f"raw's {name} is not base's; with base's the values agree", 0.95)
     for name, tensor in trial.at_hand.items():
-        if tensor.size == vector.size and gap(tensor.ravel(), vector) <= 1e-3 * size:
+        if tensor.size == vector.size and gap(tensor.ravel(), vector) <= size:
             return Cause("missing bias", f"raw's values plus {name} agree with base's", 0.9)
     text = f"the difference is one vector of {vector.size} values along axis {axis}, the same everywhere else"
     return Cause("bias", text, 0.6)
@@ -141,7 +137,7 @@ def residual(trial: Trial) -> Iterator[Cause]:
         if not math.isfinite(share) or gap(few, share * few_tensor) > 0.3 * rms(few) or not trial.rich:
             continue
         share = factor(apart, tensor)
-        if _near(share, 1.0, -1.0):
+        if trial.near(share, 1.0, -1.0):
             share = float(round(share))
         if not trial.repairs(trial.found + share * tensor):
             continue
@@ -180,6 +176,8 @@ def another_residual(trial: Trial) -> Iterator[Cause]:
     like = {name: (tensor, trial.few(tensor)) for name, tensor in (trial.like | trial.spread).items()}
     for (right, (base, few_base)), (wrong, (raw, few_raw)) in permutations(like.items(), 2):
         if gap(few, few_base - few_raw) <= 0.3 * rms(few) and trial.repairs(trial.found + base - raw):
+            if trial.repairs(trial.found + base):
+                continue  # what raw should add for it says nothing
             left_out = _left_out(trial, right, wrong, raw)
             if left_out is None and gap(trial.found, raw) <= 1e-6 * rms(raw):
                 continue  # that raw's tensor is itself says nothing

@@ -12,6 +12,10 @@ from padiff.diagnose.causes.trial import Trial, further, gap, leading, surely_ov
 from padiff.records import Array, Cause
 
 _MOST_AXES = 5
+_MARKS = 8
+"""Random numbers by which slices are known again, where one does not tell."""
+_FEW_DIGITS = 1e-4
+_MOST_ROWS = 4096
 
 
 def axes(trial: Trial) -> Iterator[Cause]:
@@ -128,22 +132,33 @@ def rearranged(trial: Trial) -> Iterator[Cause]:
         length = expected.shape[axis]
         if not 2 <= length <= 1 << 16 or expected.size < 4 * length:
             continue
-        places = order(expected, found, axis)
+        places = order(trial, expected, found, axis)
         if places is None or not trial.repairs(np.take(found, np.argsort(places), axis)):
             continue
         yield named_order(trial, places, axis)
         return
 
 
-def order(expected: Array, found: Array, axis: int) -> Array | None:
+def order(trial: Trial, expected: Array, found: Array, axis: int) -> Array | None:
     """Which slice of base each slice of raw is, by a random number made of every slice."""
     rows = [np.moveaxis(t, axis, 0).reshape(t.shape[axis], -1) for t in (expected, found)]
-    mix = np.random.default_rng(0).normal(size=rows[0].shape[1])
-    marks = [row @ mix for row in rows]
-    places = [np.argsort(mark, kind="stable") for mark in marks]
-    found_at = np.empty(len(marks[0]), dtype=np.int64)
-    found_at[places[1]] = places[0]
-    return None if np.array_equal(found_at, np.arange(len(found_at))) else found_at
+    mix = np.random.default_rng(0).normal(size=(rows[0].shape[1], _MARKS))
+    if trial.spacing > _FEW_DIGITS:  # one number of few digits may be that of several slices
+        found_at = _nearest(*(row @ mix for row in rows))
+    else:
+        places = [np.argsort(row @ mix[:, 0], kind="stable") for row in rows]
+        found_at = np.empty(len(places[0]), dtype=np.int64)
+        found_at[places[1]] = places[0]
+    return None if found_at is None or np.array_equal(found_at, np.arange(len(found_at))) else found_at
+
+
+def _nearest(base: Array, raw: Array) -> Array | None:
+    """Which row of base comes nearest to each of raw; None where that is no order of them all."""
+    if len(base) > _MOST_ROWS:
+        return None
+    apart = np.square(base).sum(axis=1)[None] - 2 * raw @ base.T
+    found: Array = apart.argmin(axis=1)
+    return found if len(np.unique(found)) == len(found) else None
 
 
 def named_order(trial: Trial, places: Array, axis: int) -> Cause:

@@ -78,7 +78,7 @@ def weights_differ(trial: Trial) -> Iterator[Cause]:
         aligned = _oriented(own, weight)
         if aligned is None:
             continue
-        if gap(aligned, weight) <= _CLOSE * max(rms(aligned), 1e-30):
+        if _same(trial, aligned, weight):
             continue
         yield _named_weight(trial, name, aligned, weight)
         return
@@ -100,16 +100,16 @@ def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
         for other, tensor in weights.items():
             if tensor.size == weight.size and tensor.size > 1 and float(weight.std()) > 0:  # zeros are everywhere
                 theirs = _oriented(tensor.astype(np.float64), weight)
-                if theirs is not None and gap(theirs, weight) <= _CLOSE * max(rms(theirs), 1e-30):
+                if theirs is not None and _same(trial, theirs, weight):
                     text = f"raw's {name} holds what base has in {path}.{other}"
                     return Cause("swapped weights", text, 0.95)
     ties = trial.scene.base_ties.get(name, ())
     if ties and not trial.scene.raw_ties.get(name, ()):
         text = f"base's {name} is the same tensor as {', '.join(ties)}; raw's is one of its own with other values"
         return Cause("tied weights", text, 0.95)
-    for kind in ("bfloat16", "float16"):
-        if gap(rounded(own, kind), weight) <= _CLOSE * rms(weight):
-            return Cause("precision", f"raw's {name} is base's rounded to {kind}", 0.92)
+    kind = _rounding(own, weight)
+    if kind:
+        return Cause("precision", f"raw's {name} is base's rounded to {kind}", 0.92)
     bases = [_geometric(tensor) for tensor in (own, weight)]
     if bases[0] and bases[1] and abs(bases[0] / bases[1] - 1) > 1e-4:
         text = f"the angles of raw's {name} have base {bases[1]:.6g}, those of base's {bases[0]:.6g}"
@@ -128,13 +128,26 @@ def _named_weight(trial: Trial, name: str, own: Array, weight: Array) -> Cause:
     return Cause("weights differ", text, 0.9)
 
 
+def _same(trial: Trial, own: Array, weight: Array) -> bool:
+    """Whether two weights hold the same, as far as a model holds it that is meant to hold less than the other."""
+    if gap(own, weight) <= _CLOSE * max(rms(own), 1e-30):
+        return True
+    return bool(trial.scene.narrow and (_rounding(own, weight) or _rounding(weight, own)))
+
+
+def _rounding(own: Array, weight: Array) -> str:
+    """The narrower type to which the second is the first rounded, or ""."""
+    kinds = ("bfloat16", "float16")
+    return next((kind for kind in kinds if gap(rounded(own, kind), weight) <= _CLOSE * rms(weight)), "")
+
+
 def _moved_rows(trial: Trial, name: str, own: Array, weight: Array) -> Cause | None:
     """Base's weight with its rows, its parts or its heads in another order."""
     for axis in range(weight.ndim):
         if weight.ndim < 2 or not 2 <= weight.shape[axis] <= 1 << 16:
             continue
-        places = order(own, weight, axis)
-        if places is None or gap(np.take(weight, np.argsort(places), axis), own) > _CLOSE * rms(own):
+        places = order(trial, own, weight, axis)
+        if places is None or not _same(trial, own, np.take(weight, np.argsort(places), axis)):
             continue
         cause = named_order(trial, places, axis)
         count = int((places != np.arange(len(places))).sum())

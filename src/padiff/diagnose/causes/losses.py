@@ -12,6 +12,8 @@ from padiff.diagnose.causes.trial import Trial, rms
 from padiff.records import Array, Cause
 
 _CLOSE = 1e-3
+_NARROW = 4.0
+"""Spacings of a narrower dtype: both the logits and what is sent back to them were rounded to it."""
 
 
 @dataclass(frozen=True)
@@ -34,37 +36,39 @@ def cross_entropy(trial: Trial) -> Iterator[Cause]:
         if base is None or raw is None or not base.shape == raw.shape == logits.shape or logits.ndim < 2:
             continue
         for axis in {logits.ndim - 1, 1}:
-            right, wrong = (_entropy(np.moveaxis(logits, axis, -1), np.moveaxis(g, axis, -1)) for g in (base, raw))
+            close = max(_CLOSE, _NARROW * trial.spacing)
+            turned = [np.moveaxis(t, axis, -1) for t in (logits, base, raw)]
+            right, wrong = (_entropy(turned[0], gradient, close) for gradient in turned[1:])
             if right is not None and wrong is not None:
-                yield from _between(right, wrong)
+                yield from _between(trial, right, wrong, close)
                 return
 
 
-def _entropy(logits: Array, gradient: Array) -> _Entropy | None:
+def _entropy(logits: Array, gradient: Array, close: float) -> _Entropy | None:
     """A straight line through probabilities over gradients, labels left out: its slope is the divisor."""
     count = logits.shape[-1]
     chances = softmax(logits.reshape(-1, count).astype(np.float64), -1)
     rows = gradient.reshape(-1, count).astype(np.float64)
     size = np.abs(rows).max(axis=1)
     live = size > 1e-6 * size.max(initial=0)
-    if count < 3 or live.sum() < 2 or np.abs(rows[live].sum(axis=1)).max() > _CLOSE * size.max():
+    if count < 3 or live.sum() < 2 or np.abs(rows[live].sum(axis=1)).max() > close * size.max():
         return None
     labels = np.where(live, rows.argmin(axis=1), -1)
     others = live[:, None] & (np.arange(count)[None] != labels[:, None])
     x, y = rows[others], chances[others]
     slope, level = np.polyfit(x, y, 1) if x.size > 2 and float(x.std()) > 0 else (0.0, 0.0)
-    if slope <= 0 or rms(y - slope * x - level) > _CLOSE * rms(y):
+    if slope <= 0 or rms(y - slope * x - level) > close * rms(y):
         return None
     smoothing = float(level * count)
     wanted = 1 - smoothing + level
     own = np.flatnonzero(live)
     found = chances[own, labels[own]] - slope * rows[own, labels[own]]
-    if np.abs(found - wanted).max() > 1e-2:
+    if np.abs(found - wanted).max() > max(1e-2, close):
         return None
-    return _Entropy(labels, smoothing if abs(smoothing) > _CLOSE else 0.0, float(slope))
+    return _Entropy(labels, smoothing if abs(smoothing) > close else 0.0, float(slope))
 
 
-def _between(right: _Entropy, wrong: _Entropy) -> Iterator[Cause]:
+def _between(trial: Trial, right: _Entropy, wrong: _Entropy, close: float) -> Iterator[Cause]:
     what = "by what the losses send back, both are cross entropies"
     one, other = right.labels >= 0, wrong.labels >= 0
     if np.any(one != other):
@@ -76,9 +80,12 @@ def _between(right: _Entropy, wrong: _Entropy) -> Iterator[Cause]:
     if np.any(right.labels[both] != wrong.labels[both]):
         differing = int((right.labels[both] != wrong.labels[both]).sum())
         yield Cause("labels", f"{what}; {differing} of {int(both.sum())} rows have another label", 0.94)
-    if abs(right.smoothing - wrong.smoothing) > _CLOSE:
+    if abs(right.smoothing - wrong.smoothing) > close:
         text = f"{what}, with a label smoothing of {right.smoothing:.3g} in base and {wrong.smoothing:.3g} in raw"
         yield Cause("label smoothing", text, 0.95)
-    if not np.any(one != other) and abs(right.divisor / wrong.divisor - 1) > _CLOSE:
+    if not np.any(one != other) and abs(right.divisor / wrong.divisor - 1) > close:
+        counted = all(trial.near(divisor, round(divisor)) for divisor in (right.divisor, wrong.divisor))
         text = f"{what}; base divides by {right.divisor:.4g} and raw by {wrong.divisor:.4g}"
-        yield Cause("reduction", text, 0.93)
+        if not counted:
+            text = f"{what}; raw's is base's times {right.divisor / wrong.divisor:.4g}"
+        yield Cause("reduction" if counted else "scale", text, 0.93)

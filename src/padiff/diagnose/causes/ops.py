@@ -105,6 +105,7 @@ def _scene(stage: Stage) -> Scene:
         given=stage.given,
         around=stage.around,
         agrees=agrees,
+        narrow=stage.bounds.least.narrow,
     )
 
 

@@ -31,7 +31,7 @@ def optimizer(trial: Trial) -> Iterator[Cause]:
         side = "raw" if not np.any(raw) else "base"
         yield Cause("not updated", f"{side}'s step leaves the weight as it was: the optimizer does not hold it", 0.95)
         return
-    found = list(replayed(trial))
+    found = list(_other_kind(trial)) or list(replayed(trial))
     yield from found
     if found:
         return
@@ -47,6 +47,18 @@ def _clipped(trial: Trial) -> Iterator[Cause]:
     if abs(raw / base - 1) > _CLIPPED:
         text = f"base's optimizer was given {base:.4g} times the gradient, raw's {raw:.4g} times"
         yield Cause("gradient clipping", f"{text}: they clip or scale it otherwise", 0.96)
+
+
+_FAMILIES = {"momentum": "sgd", "adamw": "adam"}
+"""Optimizers that are others with one setting more."""
+
+
+def _other_kind(trial: Trial) -> Iterator[Cause]:
+    """Two optimizers that are not of one family: whatever their steps look like, that is why."""
+    kinds = [str(side.get("kind", "")) for side in (trial.scene.base_settings, trial.scene.raw_settings)]
+    families = [_FAMILIES.get(kind.lower(), kind.lower()) for kind in kinds]
+    if all(families) and families[0] != families[1]:
+        yield Cause("optimizer", f"base steps with {kinds[0]}, raw with {kinds[1]}", 0.95, tested=False)
 
 
 def _step_size(trial: Trial, before: Array, base: Array, raw: Array) -> Iterator[Cause]:
@@ -108,6 +120,9 @@ def _rule(trial: Trial, before: Array, gradient: Array, base: Array, raw: Array)
     kinds = [fit[0].split(",")[0] for fit in (right, wrong)]
     name = "eps" if "decay" not in right[0] + wrong[0] else "weight decay"
     name = name if kinds[0] == kinds[1] else "optimizer"
+    epss = [side.get("eps") for side in (trial.scene.base_settings, trial.scene.raw_settings)]
+    if name == "eps" and None not in epss and epss[0] == epss[1]:
+        return
     text = f"base's step is that of {right[0]}, raw's that of {wrong[0]}"
     yield Cause(name, f"{text}{both(trial, 'eps' if name == 'eps' else 'weight_decay')}", 0.92)
 

@@ -47,7 +47,7 @@ def dropout(trial: Trial) -> Iterator[Cause]:
         return
     ratios = found[kept] / expected[kept]
     ratio = float(np.median(ratios))
-    if ratio == 0 or float(np.quantile(np.abs(ratios / ratio - 1), 0.98)) > 1e-3:
+    if ratio == 0 or float(np.quantile(np.abs(ratios / ratio - 1), 0.98)) > trial.within(1e-3):
         return
     if not trial.agree(expected[kept], found[kept] / ratio):
         return
@@ -60,7 +60,7 @@ def dropout(trial: Trial) -> Iterator[Cause]:
     side, p = ("raw", share[0]) if share[0] > share[1] else ("base", share[1])
     scaled = ratio if side == "raw" else 1 / ratio
     upscaled = abs(scaled * (1 - p) - 1) < 0.2  # of whole channels or samples there may be few
-    if abs(scaled - 1) < 1e-5:
+    if trial.near(scaled, 1.0):
         known = any(abs(p - one) < 0.1 for one in trial.numbers("p", "dropout"))
         if not known and trial.scene.phase == "forward":  # without scaling it could be any mask
             yield Cause("zeroed", f"{p:.1%} of the values are zero in {side} only, the others agree", 0.8)

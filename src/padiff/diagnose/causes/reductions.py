@@ -71,14 +71,15 @@ def softmax_scale(trial: Trial) -> Iterator[Cause]:
     for axis in range(expected.ndim - 1, -1, -1):
         if expected.shape[axis] < 3:
             continue
-        if any(np.abs(t.sum(axis=axis) - 1).max() > 1e-3 for t in (expected, found)):
+        if any(np.abs(t.sum(axis=axis) - 1).max() > trial.within(1e-3) for t in (expected, found)):
             continue
         live = (expected > 1e-30) & (found > 1e-30)
         logs = [np.where(live, np.log(np.where(live, t, 1.0)), 0.0) for t in (expected, found)]
         count = np.maximum(live.sum(axis=axis, keepdims=True), 1)
         base, raw = (np.where(live, t - t.sum(axis=axis, keepdims=True) / count, 0.0) for t in logs)
         back = factor(base, raw)
-        if not (back == back and back > 0 and abs(back - 1) > 1e-4 and gap(base, back * raw) <= 1e-3 * rms(base)):
+        close = trial.within(1e-3) * rms(base)
+        if not (back == back and back > 0 and abs(back - 1) > 1e-4 and gap(base, back * raw) <= close):
             continue
         candidate = np.where(live, np.exp(back * np.where(live, np.log(np.where(live, found, 1.0)), 0.0)), 0.0)
         if trial.repairs(candidate / candidate.sum(axis=axis, keepdims=True)):

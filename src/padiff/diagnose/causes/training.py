@@ -90,7 +90,7 @@ def straight_gradient(trial: Trial) -> Iterator[Cause]:
         if not name.startswith("the gradient"):
             continue
         for side, own in (("raw", trial.found), ("base", trial.expected)):
-            if gap(own, tensor) <= 1e-6 * rms(tensor):
+            if gap(own, tensor) <= trial.within(1e-6) * rms(tensor):
                 text = f"{side}'s gradient is {name} unchanged, as if nothing were there"
                 yield Cause("straight-through gradient", text, 0.9)
                 return
@@ -121,10 +121,10 @@ def loss(trial: Trial) -> Iterator[Cause]:
     for count, words in counts.items():
         if count > 1:
             for value, how in ((count, "a sum for a mean"), (1 / count, "a mean for a sum")):
-                if abs(ratio / value - 1) < 1e-5:
+                if trial.near(ratio, value):
                     yield Cause("reduction", f"raw's loss is base's times {ratio:.6g}, {words}: {how}", 0.93)
                     return
-    if abs(ratio + 1) < 1e-5:
+    if trial.near(ratio, -1.0):
         yield Cause("sign", "raw's loss is base's with the other sign", 0.9)
     elif readings(trial, ratio, 1e-6):
         yield Cause("scale", f"raw's loss is base's times {told(trial, ratio)}", 0.6)
@@ -145,7 +145,7 @@ def _losses(trial: Trial, value: float) -> list[tuple[str, str, str]]:
         y = plain(tensor)
         for what, function in _TERMS.items():
             terms = function(y)
-            close = 2e-5 * rms(terms) * (1 + 1 / math.sqrt(terms.size))  # terms may cancel
+            close = max(2e-5, trial.spacing / 8) * rms(terms) * (1 + 1 / math.sqrt(terms.size))  # terms may cancel
             for how, made, share in (
                 ("the mean", float(terms.mean()), 1.0),
                 ("the sum", float(terms.sum()), float(terms.size)),

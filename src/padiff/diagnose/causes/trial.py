@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from padiff.compare.kinds import kind_of
 from padiff.diagnose.scene import Scene
 from padiff.records import Array
 
@@ -18,6 +19,7 @@ _LEADING = 8192
 """Elements that mostly tell that two tensors are apart."""
 _GAIN = 0.3
 """A hypothesis must leave less than this share of the difference, besides agreeing."""
+_FITTED = 2e-5
 _MANY = 32
 _MOST_AT_HAND = 48
 
@@ -33,6 +35,21 @@ class Trial:
         self.found = plain(self.cut(scene.found)) if self.same_shape else plain(scene.found)
         self.gap = gap(self.expected, self.found) if self.same_shape else math.inf
         self.finite = bool(np.isfinite(self.expected).all() and np.isfinite(self.found).all())
+
+    @cached_property
+    def spacing(self) -> float:
+        """Of the dtype with the fewest digits that had a part in it: what is fitted to values is no surer."""
+        dtypes = (self.scene.expected.dtype, self.scene.found.dtype)
+        return max(self.scene.narrow, *(kind_of(dtype).eps for dtype in dtypes))
+
+    def within(self, bound: float) -> float:
+        """A relative bound for what single precision holds, or what is held here."""
+        return max(bound, self.spacing)
+
+    def near(self, value: float, *wanted: float) -> bool:
+        """Whether a number that was fitted may be one of some; over many elements it is surer than any of them is."""
+        close = max(_FITTED, self.spacing / 8)
+        return any(abs(value - one) <= close * abs(one) for one in wanted)
 
     # --- what is at hand
 
@@ -172,6 +189,11 @@ class Trial:
     def rich(self) -> bool:
         """Whether there is enough in the tensors that one fitted number agreeing everywhere is no accident."""
         return self.expected.size >= 8 and float(self.few_expected.std()) > 1e-6 * rms(self.few_expected)
+
+    @cached_property
+    def hollow(self) -> bool:
+        """Whether base's tensor is no more than what may be lost here: whatever makes raw's small comes to it."""
+        return self.agree(self.expected, np.zeros_like(self.expected))
 
     def dimensions(self) -> dict[str, float]:
         """Lengths at hand: of axes and of settings that count something."""

@@ -44,8 +44,9 @@ def _frame(trial: Trial, spatial: list[int]) -> bool:
 def _named_border(trial: Trial, width: int) -> Cause:
     expected, found = trial.expected, trial.found
     frame = f"only the outermost {width if width > 1 else ''} rows and columns differ".replace("  ", " ")
-    live = (np.abs(expected) > 1e-6 * np.abs(expected).max()) & (np.abs(expected - found) > 1e-6 * np.abs(expected))
-    ratios = np.unique(np.round(found[live] / expected[live], 4)) if live.any() else np.zeros(9)
+    close, digits = (1e-6, 4) if trial.spacing < 1e-4 else (4 * trial.spacing, 1)
+    live = (np.abs(expected) > close * np.abs(expected).max()) & (np.abs(expected - found) > close * np.abs(expected))
+    ratios = np.unique(np.round(found[live] / expected[live], digits)) if live.any() else np.zeros(9)
     if len(ratios) <= 6:
         told = ", ".join(f"{ratio:g}" for ratio in ratios[:4])
         return Cause("count_include_pad", f"{frame}, by factors of {told}: padding counts on one side only", 0.88)
