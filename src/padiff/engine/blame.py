@@ -263,7 +263,9 @@ class Blame:
             return
         between = call.tag or (phase, role) in (("forward", "input"), ("backward", "output"))
         expected = one if (phase, role) == ("forward", "input") and other is call.inputs[0] else None
-        place = self.givers.around(call, other, expected) if between else (base, call)
+        place = (base, call)
+        if between:
+            place = self.givers.around(call, other, expected, backward=phase == "backward")
         maker = self.givers.maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
         early = None if maker is None else self.givers.ends_early(call, maker, other)
         if maker is not None and early is None and self.givers.held(place[0], other.value.numpy()):

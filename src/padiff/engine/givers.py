@@ -48,12 +48,14 @@ class Givers:
             found = [index for index, tensor in self.has if tensor == origin]
         return any(self._met.inside(self._met[index][1], call) for index in found)
 
-    def around(self, call: Call, slot: Slot, expected: Slot | None = None) -> tuple[Call, Call]:
-        """Whose code hands this tensor to the call, or takes it from it: the call around it, or one further out that
-        passed it on, or that gave it nothing else where base's is given what is ``expected``."""
+    def around(
+        self, call: Call, slot: Slot, expected: Slot | None = None, *, backward: bool = False
+    ) -> tuple[Call, Call]:
+        """Whose code hands this tensor to the call, or takes it from it (``backward``): the call around it, or one
+        further out that passed it on, or that gave it nothing else where base's is given what is ``expected``."""
         blamed: Call | None = None
         for base, raw in self._met.outward(call.parent):
-            if base is None and self._returned(raw, slot):
+            if backward and base is None and self._returned(raw, slot):
                 continue
             others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
             others = others or (base is None and expected is not None and _rearranges(raw, slot, expected))
