@@ -49,14 +49,23 @@ def _clipped(trial: Trial) -> Iterator[Cause]:
         yield Cause("gradient clipping", f"{text}: they clip or scale it otherwise", 0.96)
 
 
-_FAMILIES = {"momentum": "sgd", "adamw": "adam"}
-"""Optimizers that are others with one setting more."""
+_FAMILIES = {
+    **{
+        kind: kind
+        for kind in ("sgd", "adam", "adagrad", "adadelta", "adafactor", "adamax", "asgd", "lamb", "lars", "lbfgs")
+        + ("muon", "nadam", "radam", "rmsprop", "rprop")
+    },
+    "momentum": "sgd",
+    "adamw": "adam",
+}
+"""Optimizers of the frameworks, by family: some are others with one setting more. What a class of the user's is called
+says nothing."""
 
 
 def _other_kind(trial: Trial) -> Iterator[Cause]:
     """Two optimizers that are not of one family: whatever their steps look like, that is why."""
     kinds = [str(side.get("kind", "")) for side in (trial.scene.base_settings, trial.scene.raw_settings)]
-    families = [_FAMILIES.get(kind.lower(), kind.lower()) for kind in kinds]
+    families = [_FAMILIES.get(kind.lower()) for kind in kinds]
     if all(families) and families[0] != families[1]:
         yield Cause("optimizer", f"base steps with {kinds[0]}, raw with {kinds[1]}", 0.95, tested=False)
 
