@@ -49,15 +49,11 @@ def _clipped(trial: Trial) -> Iterator[Cause]:
         yield Cause("gradient clipping", f"{text}: they clip or scale it otherwise", 0.96)
 
 
-_FAMILIES = {
-    **{
-        kind: kind
-        for kind in ("sgd", "adam", "adagrad", "adadelta", "adafactor", "adamax", "asgd", "lamb", "lars", "lbfgs")
-        + ("muon", "nadam", "radam", "rmsprop", "rprop")
-    },
-    "momentum": "sgd",
-    "adamw": "adam",
-}
+_OWN = (
+    *("sgd", "adam", "adagrad", "adadelta", "adafactor", "adamax", "asgd", "lamb", "lars", "lbfgs", "muon", "nadam"),
+    *("radam", "rmsprop", "rprop"),
+)
+_FAMILIES = {**{kind: kind for kind in _OWN}, "momentum": "sgd", "adamw": "adam"}
 """Optimizers of the frameworks, by family: some are others with one setting more. What a class of the user's is called
 says nothing."""
 
