@@ -95,6 +95,11 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     "another factor": ("scale", lambda m, x, g: x * (g * 0.5).exp(), lambda m, x, g: x * (g * 0.35).exp()),
     "a child is left out": ("left out", lambda m, x, g: m.inner(x).exp() * g, lambda m, x, g: x.exp() * g),
     "another slice": ("slice", lambda m, x, g: x * x[:, :1].exp() * g, lambda m, x, g: x * x[:, 2:3].exp() * g),
+    "another bound": (
+        "clamp",
+        lambda m, x, g: x * g * m.inner.weight[:1].clamp(max=0.4),
+        lambda m, x, g: x * g * m.inner.weight[:1].clamp(max=0.3),
+    ),
     "another clamp": ("clamp", lambda m, x, g: x.clamp(-0.4, 0.4) * g, lambda m, x, g: x.clamp(-0.3, 0.3) * g),
     "a product for a sum": ("other op", lambda m, x, g: (x * g).exp(), lambda m, x, g: (x + g).exp()),
     "a table the other way round": (

@@ -80,7 +80,8 @@ def options(base: Event, raw: Event) -> Iterator[Cause]:
         if name in _SILENT or (name in ours and name in theirs and same_setting(ours[name], theirs[name])):
             continue
         one, other = (_value(own, name) for own in (ours, theirs))
-        text = f"{base.call.kind}{line_of(raw)} is given {name} {other} in raw and {one} in base, and the same tensors"
+        besides = ", and the same tensors" if base.call.inputs else ""
+        text = f"{base.call.kind}{line_of(raw)} is given {name} {other} in raw and {one} in base{besides}"
         values = (ours.get(name), theirs.get(name))
         yield Cause(_option_name(name, base.thing, values), text, 0.92)
 
@@ -157,8 +158,9 @@ def _tiny(values: tuple[Any, Any]) -> bool:
 def _option_name(name: str, thing: str, values: tuple[Any, Any]) -> str:
     if name == "dtype":
         return "softmax dtype" if thing in ("softmax", "log_softmax") else "precision"
-    if (name.isdigit() or name in WORDLESS) and thing in ("add", "clip") and _tiny(values):
+    wordless = name.isdigit() or name in WORDLESS or thing == "clip"  # whichever of its bounds it is
+    if wordless and thing in ("add", "clip") and _tiny(values):
         return "eps"
-    if name.isdigit() or name in WORDLESS:
+    if wordless:
         return BY_THING.get(thing, thing)
     return "interpolation" if (thing, name) == ("interpolate", "mode") else NAMES.get(name, name)
