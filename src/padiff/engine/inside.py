@@ -15,7 +15,6 @@ from padiff.diagnose.likes import Event, Inside, Likes, unknown
 from padiff.diagnose.own_backward import first_op_in_backward
 from padiff.diagnose.own_code import LAYERS, Culprit, first_op
 from padiff.engine.given_masks import given_wrongly, kept_back, left_without
-from padiff.engine.layer_not_called import not_called
 from padiff.engine.merely_reshaped import given_to_reshape
 from padiff.engine.partners import alters
 from padiff.engine.returned_besides import returned_wrong
@@ -66,9 +65,9 @@ def with_op(
     """The divergence with the op it starts with, where the module has code of its own that tells; and with the causes
     that the op tells, where nothing sure is known yet. Where one of ``further`` faults is why the op goes wrong,
     ``instead`` tells of that."""
-    elsewhere = given_to_reshape(fault, scenes) or not_called(fault, scenes)
-    if elsewhere is not None and instead is not None:
-        return instead(elsewhere)
+    reshaped = given_to_reshape(fault, scenes)
+    if reshaped is not None and instead is not None:
+        return instead(reshaped)
     called, fault = fault.raw, with_a_partner(fault, scenes)
     giver = kept_back(fault, scenes, called)
     if giver is not None and giver.after is not None:

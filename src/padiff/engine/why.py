@@ -11,6 +11,7 @@ from padiff.diagnose.scene import Scene
 from padiff.engine.after_step import AfterStep, moment_of
 from padiff.engine.inherited import without_extra_calls, without_followers
 from padiff.engine.inside import with_op
+from padiff.engine.layer_not_called import not_called
 from padiff.engine.localise import Located
 from padiff.engine.own_gradients import own_gradients
 from padiff.engine.watched_again import Watched
@@ -34,9 +35,10 @@ def explained_places(located: Located) -> list[Divergence]:
     """All places, the first of them with causes."""
     lost = located.lost and bool(located.faults)
     state = () if lost else own_gradients(located, without_followers(located, without_extra_calls(located)))
+    faults = [_of_who_holds_it(located, fault) for fault in located.faults]
     found = [
         (drawn(divergence, fault) if place < MOST_DRAWN else divergence, fault)
-        for place, (divergence, fault) in enumerate(divergences_of(located.faults, state, located.pairs))
+        for place, (divergence, fault) in enumerate(divergences_of(faults, state, located.pairs))
     ]
     blamed = [_blamed(located, divergence, fault) for divergence, fault in found[:MOST_EXPLAINED]]
     if found and found[0][0].phase == "forward":  # what backward does beside that is not worth a run of each model
@@ -52,6 +54,14 @@ def explained_places(located: Located) -> list[Divergence]:
     for divergence in every:  # what was found at one place and turned out to lie in another, where more follows from it
         first.setdefault(divergence.raw_path, divergence)
     return list(first.values())
+
+
+def _of_who_holds_it(located: Located, fault: Fault) -> Fault:
+    """The fault, or that of the module which holds a layer and does not call it."""
+    try:
+        return not_called(fault, located.scenes) or fault
+    except FORGIVEN:
+        return fault
 
 
 def _unless_around(
