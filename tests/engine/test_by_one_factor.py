@@ -9,18 +9,7 @@ import torch
 
 import padiff
 from tests.engine.test_crossings import counted
-
-
-class Half(torch.autograd.Function):
-    """The identity, whose gradient is half as large again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return 1.5 * gradient
+from tests.twins import TorchScaleGradient
 
 
 class Net(torch.nn.Module):
@@ -34,7 +23,7 @@ class Net(torch.nn.Module):
 
 class Wrong(Net):
     def forward(self, x: Any) -> Any:
-        return self.last(self.act(Half.apply(self.first(x))))
+        return self.last(self.act(TorchScaleGradient.apply(self.first(x))))
 
 
 def test_a_factor_is_told_without_other_inputs() -> None:
