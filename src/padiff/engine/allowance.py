@@ -23,7 +23,8 @@ class Allowance:
     raw: Session
 
     def begin(self) -> None:
-        """The step begins here."""
+        """The step begins here; anew where it turns out that a model must run otherwise (in eager form, judged by a
+        narrower dtype), for which nothing is given up."""
         self.base.spent = self.raw.spent = 0
 
     def covers(self, *, base: int = 0, raw: int = 0) -> bool:

@@ -13,6 +13,7 @@ from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments
 from padiff.capture.scaling import unscaled
 from padiff.capture.session import Session
+from padiff.engine.allowance import Allowance
 from padiff.engine.assumed import Trial
 from padiff.engine.calibrate import differs_from_itself, predict_noise, set_apart
 from padiff.engine.crossings import Crossings
@@ -121,6 +122,7 @@ class FreeRun:
 
     def _side_by_side(self, *, apart: bool = False) -> StepComparison:
         job, base = self.job, self._base
+        Allowance(base, self._raw).begin()
         if not apart and self._may_run_in_turns():
             done = self._in_lockstep()
             if done is not None:

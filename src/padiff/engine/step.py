@@ -9,7 +9,6 @@ from dataclasses import replace
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence, given_otherwise
 from padiff.engine.after_step import AfterStep
-from padiff.engine.allowance import Allowance
 from padiff.engine.assumed import Trial
 from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
 from padiff.engine.free_run import FreeRun
@@ -76,7 +75,6 @@ class Step:
         self.free = FreeRun(
             job, matched, base, raw, step, drift=drift, keeping=keeping, randomness=randomness, trial=trial
         )
-        Allowance(base, raw).begin()
         self.seen_into = False
         """Whether a second look was taken."""
         self.eager_only = False
