@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import padiff
+from tests.engine.test_crossings import counted
 
 
 class Encoder(nn.Module):
@@ -96,3 +97,15 @@ def test_a_fault_is_named_all_the_same(case: str) -> None:
     result = padiff.compare(Pair(), raw, given())
     assert result.divergence is not None
     assert (result.divergence.raw_path, result.divergence.phase) == (path, "forward"), str(result.divergence)
+
+
+def test_what_is_no_number_says_nothing_of_an_order() -> None:
+    """Neither model runs by itself once more, as it would where calls come in another order."""
+    torch.manual_seed(0)
+    base, raw = Pair(), Pair()
+    raw.first.register_forward_hook(lambda _, given, made: made * float("nan"))
+    called = counted(base), counted(raw)
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype("float32")
+    result = padiff.compare(base, raw, (x, x + 1))
+    assert [one.raw_path for one in result.divergences][:1] == ["first"], str(result)
+    assert [len(side) for side in called] == [4, 2]

@@ -29,11 +29,13 @@ class Mark:
     numbers: Array
 
     def distance(self, other: Mark) -> float:
-        """Relative; infinite between tensors of different shapes."""
+        """Relative; infinite between tensors of different shapes, and where one is no number."""
         if self.shape != other.shape:
             return math.inf
         size = float(np.sqrt(np.mean(np.square(self.numbers)))) if self.numbers.size else 0.0
         gap = float(np.sqrt(np.mean(np.square(self.numbers - other.numbers)))) if self.numbers.size else 0.0
+        if not math.isfinite(gap):
+            return math.inf
         return gap / size if size > 0 and math.isfinite(size) else 0.0 if gap == 0 else math.inf
 
 
