@@ -26,8 +26,8 @@ def fault(*causes: str) -> Callable[[Maker], Maker]:
     return put
 
 
-def agrees(base: Any, raw: Any) -> bool:
-    """Within a relative root mean square of 2e-6."""
+def agrees(base: Any, raw: Any, close: float = 2e-6) -> bool:
+    """Within a relative root mean square."""
     if base.shape != raw.shape:
         return False
     one, other = base.astype(np.float64), raw.astype(np.float64)
@@ -35,7 +35,7 @@ def agrees(base: Any, raw: Any) -> bool:
     if not np.array_equal(one[bad], other[bad], equal_nan=True):
         return False
     apart, size = (one - other)[~bad], one[~bad]
-    return bool(np.sqrt(np.mean(apart**2)) <= 2e-6 * np.sqrt(np.mean(size**2)) + 1e-30) if apart.size else True
+    return bool(np.sqrt(np.mean(apart**2)) <= close * np.sqrt(np.mean(size**2)) + 1e-30) if apart.size else True
 
 
 def scene(fields: dict[str, Any], rng: Rng) -> Scene:

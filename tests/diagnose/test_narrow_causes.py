@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -13,24 +14,15 @@ import torch
 
 import padiff
 from padiff.diagnose.causes import explain
-from tests.diagnose.faults import FAULTS, scene
+from tests.diagnose.faults import FAULTS, agrees, scene
 from tests.twins import after, batch, net
 
 NARROW = np.dtype(ml_dtypes.bfloat16)
 SPACING = 2.0**-7
+CLOSE = 0.02
 FAINT = 0.03
 """Of base's size: less is what the dtype explains."""
 UNKNOWN = ("attention_looks_besides",)
-
-
-def agrees(base: Any, raw: Any) -> bool:
-    if base.shape != raw.shape:
-        return False
-    one, other = base.astype(np.float64), raw.astype(np.float64)
-    bad = ~(np.isfinite(one) & np.isfinite(other))
-    if not np.array_equal(one[bad], other[bad], equal_nan=True):
-        return False
-    return rms(one[~bad] - other[~bad]) <= 0.02 * rms(one[~bad]) + 1e-30
 
 
 def rms(values: Any) -> float:
@@ -51,7 +43,7 @@ def test_faults_in_a_narrower_model(name: str, seed: int) -> None:
     if alike and rms(made.expected - made.found) < FAINT * rms(made.expected):
         pytest.skip("the dtype explains as much")
     weights = {k: v.astype(NARROW) if v.dtype == np.float32 else v for k, v in made.raw_weights.items()}
-    told = explain(replace(made, found=found, raw_weights=weights, agrees=agrees, narrow=SPACING))
+    told = explain(replace(made, found=found, raw_weights=weights, agrees=partial(agrees, close=CLOSE), narrow=SPACING))
     assert {cause.name for cause in told[:3]} & causes if causes else not told, "\n".join(map(str, told))
 
 
