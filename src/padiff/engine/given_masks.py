@@ -3,7 +3,6 @@ than base's, who made it is to blame; where it is given none and could be, who d
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +12,7 @@ from padiff.compare.masks import level
 from padiff.diagnose.likes import Event, Likes, Side
 from padiff.diagnose.own_code import MASKING, Culprit
 from padiff.engine.calls_met import outward, parents_of
+from padiff.engine.given_slots import parameters_of
 from padiff.engine.scenes import Scenes
 from padiff.records import Array, Call, Fault, Slot, Tolerance, Value
 
@@ -176,11 +176,7 @@ def _may_be_one(slot: Slot, mask: Array) -> bool:
 
 def _takes_a_mask(scenes: Scenes, call: Call) -> bool:
     """Whether the module's code may be given a mask."""
-    try:
-        names = inspect.signature(scenes.job.raw.modules[call.node].forward).parameters
-    except (AttributeError, TypeError, ValueError):
-        return False
-    return any("mask" in name for name in names)
+    return any("mask" in name for name in parameters_of(scenes.job.raw, call) or ())
 
 
 def _others_do_without(scenes: Scenes, call: Call, mask: Array) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,21 +27,25 @@ def leaves_nothing_out(slot: Slot) -> bool:
     return values.size > 1 and bool((values == values.flat[0]).all())
 
 
+def parameters_of(live: LiveTree, call: Call) -> Mapping[str, inspect.Parameter] | None:
+    """What the code of a call's module takes; None where that cannot be read."""
+    try:
+        return inspect.signature(live.modules[call.node].forward).parameters
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def may_be_given(live: LiveTree, call: Call, name: str) -> bool:
     """Whether the code of a call's module has a parameter of that name, or takes whatever there is."""
-    try:
-        known = inspect.signature(live.modules[call.node].forward).parameters
-    except (AttributeError, TypeError, ValueError):
+    known = parameters_of(live, call)
+    if known is None or name.isdigit() or name in known:
         return True
-    return name.isdigit() or name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
+    return any(one.kind is one.VAR_KEYWORD for one in known.values())
 
 
 def may_be_given_more(live: LiveTree, call: Call) -> bool:
     """Whether the code of a call's module takes something that it can do without, and that it was not given."""
-    try:
-        known = inspect.signature(live.modules[call.node].forward).parameters.values()
-    except (AttributeError, TypeError, ValueError):
-        return False
+    known = (parameters_of(live, call) or {}).values()
     given = {slot.name.partition(".")[0] for slot in call.inputs}
     return any(one.default is None and given.isdisjoint({one.name, str(n)}) for n, one in enumerate(known))
 
