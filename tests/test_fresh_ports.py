@@ -276,6 +276,23 @@ def test_a_parameter_that_nobody_trains_is_a_buffer_there() -> None:
     assert named(Frozen(), Buffered(-1.0), numbers(2, 5, 6)) == ""
 
 
+class Looked(nn.Module):
+    """All places are looked up in a table that stays as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.places = nn.Linear(6, 8), nn.Embedding(5, 8)
+        self.places.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(self.fc(x) + self.places(torch.arange(5)))
+
+
+def test_an_embedding_that_nobody_trains_is_an_empty_buffer_there() -> None:
+    assert named(Looked(), Buffered(), numbers(2, 5, 6)) is None
+    assert named(Looked(), Buffered(-1.0), numbers(2, 5, 6)) == ""
+
+
 # --- rows
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import paddle
 import pytest
 import torch
+from benchmarks.localise.counted import ALIGNED, DIVERGING, Runs, counting
 
 import padiff
 from padiff.align import same_thing
@@ -68,6 +69,94 @@ def test_autocast_inside_the_model(base: str, bug: str, who: str) -> None:
         assert "different" not in verdicts
         if who != "both":
             assert "precision" in verdicts
+
+
+@pytest.mark.parametrize("raw", FRAMEWORKS)
+@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("loss", [None, wide])
+def test_autocast_takes_no_more_runs_than_allowed(raw: str, bug: str, loss: Any) -> None:
+    """Raw's first forward, which ends at its first module, counts as a whole one."""
+    one, other = net("torch"), net(raw)
+    plant, expected = BUGS[bug]
+    plant(other)
+    with counting(one, autocast(other)) as runs:
+        result = padiff.compare(one, other, batch(), loss=loss)
+    assert place(result) == expected, str(result)
+    assert within(runs, aligned=expected is None), runs.plain()
+
+
+@pytest.mark.parametrize("side", ["base", "raw"])
+@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("loss", [None, wide])
+def test_a_narrow_dtype_takes_no_more_runs_than_allowed(side: str, bug: str, loss: Any) -> None:
+    """Both run backward in the second look only, which is taken in any case."""
+    one, other = net("torch"), net("torch")
+    plant, expected = BUGS[bug]
+    plant(other)
+    (one if side == "base" else other).to(torch.bfloat16)
+    with counting(one, other) as runs:
+        result = padiff.compare(one, other, batch(), loss=loss)
+    assert place(result) == expected, str(result)
+    assert within(runs, aligned=expected is None), runs.plain()
+    phases = {one.phase for one in result.comparisons}
+    assert {"forward", "backward", "gradient"} <= phases
+    gradients = {(one.raw_path, one.name) for one in result.comparisons if one.phase == "gradient"}
+    assert len(gradients) == len(list(other.parameters()))
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_narrow_model_that_cannot_be_fed_runs_backward_by_itself(bug: str) -> None:
+    one, other = net("torch"), net("torch").bfloat16()
+    plant, expected = BUGS[bug]
+    plant(other)
+    seen: list[int] = []
+
+    def check(module: Any, given: Any) -> None:
+        seen.append(1)
+        if len(seen) == 2:
+            raise ValueError("once is enough")
+
+    other.blocks[0].register_forward_pre_hook(check)
+    result = padiff.compare(one, other, batch())
+    assert result.aligned is (expected is None), str(result)
+    assert any("could not be run on base's tensors" in note for note in result.notes)
+    assert {"backward", "gradient"} <= {one.phase for one in result.comparisons}
+
+
+def within(runs: Runs, *, aligned: bool) -> bool:
+    """Whether no more was run than three plain runs of base and one of raw, or five and three, all told."""
+    base, raw = runs.plain()
+    most = ALIGNED if aligned else DIVERGING
+    return base + raw <= sum(most) + 1e-9 and base <= most[0] + 1e-9
+
+
+@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("scale", [1.0, 1e-5])
+def test_gradients_too_small_for_what_autocast_makes_them_in(bug: str, scale: float) -> None:
+    """They come in float32, and were float16 on their way; what is left of them tells nothing of backward."""
+    one, other = net("torch"), net("torch")
+    plant, expected = BUGS[bug]
+    plant(other)
+    inner = other.forward
+
+    def forward(x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.float16):
+            return inner(x)
+
+    other.forward = forward
+    result = padiff.compare(one, other, batch(), loss=lambda out: wide(out) * scale)
+    lost = bug == "backward" and scale < 1.0
+    assert place(result) == (None if lost else expected), str(result)
+
+
+def test_autocast_that_begins_half_way_is_judged_by_its_dtype_too() -> None:
+    one, other = net("torch"), net("torch")
+    narrow = autocast(other.blocks[1]).forward
+    other.blocks[1].forward = lambda x: narrow(x).float()
+    after(other.blocks[2].fc2, lambda out: out * 1.1)
+    result = padiff.compare(one, other, batch(), loss=wide)
+    assert place(result) == ("blocks.2.fc2", "forward")
+    assert result.tolerance.narrow == 2.0**-7
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -424,3 +513,32 @@ def test_running_statistics_that_are_nothing_but_for_rounding() -> None:
     x = np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype("float32")
     result = padiff.compare(one, copy.deepcopy(one).bfloat16(), x, loss=wide)
     assert result.aligned, str(result)
+
+
+class Casting(torch.nn.Module):
+    """One that casts a part of itself, or says that it does not."""
+
+    def __init__(self, enabled: bool) -> None:
+        super().__init__()
+        self.first, self.inner = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.forward = self.on if enabled else self.off
+
+    def on(self, x: Any) -> Any:
+        x = self.first(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.inner(x)
+
+    def off(self, x: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return self.inner(self.first(x))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_the_code_of_a_part_says_of_autocast_is_read(enabled: bool) -> None:
+    base, raw = (torch.nn.Sequential(torch.nn.Linear(8, 8), Casting(on)) for on in (False, enabled))
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+    with counting(base, raw) as runs:
+        result = padiff.compare(base, raw, x)
+    assert result.aligned, str(result)
+    assert within(runs, aligned=True), runs.plain()
+    assert enabled or runs.plain() == (2.0, 1.0)

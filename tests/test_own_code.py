@@ -316,7 +316,7 @@ def test_a_rerun_that_fails_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     def fails(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("padiff.engine.inside.first_op", fails)
+    monkeypatch.setattr("padiff.engine.explaining.inside.first_op", fails)
     found = padiff.compare(model("torch"), model("torch", "axis"), batch()).divergence
     assert found is not None
     assert (found.raw_path, found.op) == ("second", None)

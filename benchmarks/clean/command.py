@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.clean.run import Comparison, comparisons
+from benchmarks.localise.counted import ALIGNED, cost
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +73,8 @@ def show(found: Sequence[Comparison]) -> None:
         if one.ended in ("false alarm", "error"):
             console.print(_line(one), highlight=False, soft_wrap=True, markup=False)
     console.print(summary(found), highlight=False, soft_wrap=True, markup=False)
+    aligned = [one.runs for one in found if one.ended == "aligned"]
+    console.print(cost("aligned", aligned, ALIGNED), highlight=False, soft_wrap=True, markup=False)
 
 
 def _cells(ones: Sequence[Comparison]) -> list[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 import padiff
 from benchmarks.clean.variants import VARIANTS, Variant, other_inputs
+from benchmarks.localise.counted import Runs, counting
 from benchmarks.localise.either import is_floating, tensors_in
 from benchmarks.localise.sources import sources
 from benchmarks.localise.stage import Models, Source, arguments, quiet
@@ -35,6 +36,8 @@ class Comparison:
     """How many were compared."""
     said: str
     seconds: float
+    runs: tuple[float, float] = (0.0, 0.0)
+    """What it took of base and of raw, in plain runs."""
 
 
 def comparisons(pairs: Sequence[str], variants: Sequence[str], count: int, seed: int) -> Iterator[Comparison]:
@@ -66,11 +69,12 @@ def comparisons(pairs: Sequence[str], variants: Sequence[str], count: int, seed:
 def compared(source: Source, variant: Variant, seed: int) -> Comparison:
     """One pair in one state, built anew."""
     start = time.perf_counter()
-    worst, tensors = None, 0
+    worst, tensors, runs = None, 0, Runs()
     with quiet():
         try:
             base, raw, inputs = _built(source, variant, seed)
-            result: Any = padiff.compare(base, raw, inputs, phase=source.phase)
+            with counting(base, raw) as runs:
+                result: Any = padiff.compare(base, raw, inputs, phase=source.phase)
         except Exception as error:  # a dtype that a kernel lacks is the framework's affair
             ended: Ended = "error" if _runs(source, variant, seed) else "could not run"
             said = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -78,7 +82,8 @@ def compared(source: Source, variant: Variant, seed: int) -> Comparison:
             worst, tensors = _worst(result), len(result.comparisons)
             ended = "aligned" if result.aligned else "false alarm"
             said = "" if result.aligned else _words(result)
-    return Comparison(source.name, variant.name, seed, ended, worst, tensors, said, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Comparison(source.name, variant.name, seed, ended, worst, tensors, said, seconds, runs.plain())
 
 
 def _built(source: Source, variant: Variant, seed: int) -> Models:

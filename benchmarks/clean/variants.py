@@ -137,6 +137,25 @@ def in_dtype(dtype: str) -> Change:
     return change
 
 
+def raw_in_dtype(dtype: str) -> Change:
+    """Raw alone, as somebody has it who changes precision."""
+
+    def change(models: Models, generator: np.random.Generator) -> Models:
+        import torch
+
+        import padiff
+
+        base, raw, inputs = models
+        narrow = raw.to(getattr(torch, dtype)) if is_torch(raw) else raw.to(dtype=dtype) or raw
+        own, others = inputs if isinstance(inputs, tuple) else (inputs, inputs)
+        cast = _each(others, lambda name, values: _as(values, dtype))
+        if not isinstance(own, Mapping):
+            own, cast = padiff.Inputs(own), padiff.Inputs(cast)
+        return base, narrow, (own, cast)
+
+    return change
+
+
 def _as(values: np.ndarray, dtype: str) -> np.ndarray:
     if values.dtype.kind != "f":
         return values
@@ -164,4 +183,6 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("float64", in_dtype("float64")),
     Variant("bfloat16", in_dtype("bfloat16")),
     Variant("float16", in_dtype("float16")),
+    Variant("raw in bfloat16", raw_in_dtype("bfloat16")),
+    Variant("raw in float16", raw_in_dtype("float16")),
 )

@@ -16,10 +16,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.localise.counted import ALIGNED, DIVERGING
+from benchmarks.localise.counted import ALIGNED, DIVERGING, cost
 from benchmarks.localise.judge import CAUSES, PLACES, Judgement
 
-_NEARLY = 0.01
 """What sums of thirds may be off by."""
 
 
@@ -179,18 +178,4 @@ def summary(judgements: Iterable[Judgement]) -> str:
         f"{len(ones)} bugs: exact {places['exact'] / total:.1%} (target 95 %), exact or near {close / total:.1%} "
         f"(99 %), missed {places['missed']} (0), errors {places['error']}; right cause {causes['right']} of {defined}, "
         f"{causes['right'] / max(defined, 1):.1%} (80 %)"
-    )
-
-
-def cost(what: str, runs: Sequence[tuple[float, float]], allowed: tuple[float, float]) -> str:
-    """How many comparisons keep to their number of plain runs, of base and of raw and in all."""
-    known = [one for one in runs if any(one)]
-    if not known:
-        return f"{what}: runs were not counted"
-    within = sum(base <= allowed[0] + _NEARLY and raw <= allowed[1] + _NEARLY for base, raw in known)
-    in_all = sum(base + raw <= sum(allowed) + _NEARLY for base, raw in known)
-    most = [max(column) for column in zip(*known, strict=True)]
-    return (
-        f"{what}: {within} of {len(known)} within {allowed[0]:.0f} plain runs of base and {allowed[1]:.0f} of raw, "
-        f"{in_all} within {sum(allowed):.0f} in all; at most {most[0]:.1f} and {most[1]:.1f}"
     )

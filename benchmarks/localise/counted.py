@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -13,6 +13,7 @@ ALIGNED = (3.0, 1.0)
 """Plain runs of base and of raw that an aligned pair may take for each step; four in all."""
 DIVERGING = (5.0, 3.0)
 """The same where something differs; eight in all."""
+_NEARLY = 0.01
 
 
 class Runs:
@@ -49,3 +50,17 @@ def counting(base: Any, raw: Any) -> Iterator[Runs]:
             stack.callback(handle.remove)
         stack.enter_context(mock.patch.object(Step, "backward", backward))
         yield runs
+
+
+def cost(what: str, runs: Sequence[tuple[float, float]], allowed: tuple[float, float]) -> str:
+    """How many comparisons keep to their number of plain runs, of base and of raw and in all."""
+    known = [one for one in runs if any(one)]
+    if not known:
+        return f"{what}: runs were not counted"
+    within = sum(base <= allowed[0] + _NEARLY and raw <= allowed[1] + _NEARLY for base, raw in known)
+    in_all = sum(base + raw <= sum(allowed) + _NEARLY for base, raw in known)
+    most = [max(column) for column in zip(*known, strict=True)]
+    return (
+        f"{what}: {within} of {len(known)} within {allowed[0]:.0f} plain runs of base and {allowed[1]:.0f} of raw, "
+        f"{in_all} within {sum(allowed):.0f} in all; at most {most[0]:.1f} and {most[1]:.1f}"
+    )

@@ -112,23 +112,28 @@ def staged(source: Source) -> Stage:
 
 
 def arguments(inputs: Any, side: int, model: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """One side's arguments as tensors of its framework; what is given may be an array, a dict, or a pair of dicts."""
+    """One side's arguments as tensors of its framework; what is given may be an array, a dict, or a pair."""
     if isinstance(inputs, tuple):
         inputs = inputs[side]
     some = next(iter(tensor for module in modules_of(model).values() for tensor in own_tensors(module).values()))
+    if isinstance(inputs, padiff.Inputs):
+        return tuple(_tensor(value, some) for value in inputs.args), {}
     if isinstance(inputs, Mapping):
         return (), {name: _tensor(value, some) for name, value in inputs.items()}
     return (_tensor(inputs, some),), {}
 
 
 def _tensor(value: np.ndarray, some: Any) -> Any:
+    narrow = np.asarray(value).dtype.name == "bfloat16"
     if is_torch(some):
         import torch
 
-        return torch.from_numpy(np.array(value))
+        made = torch.from_numpy(np.array(value, np.float32 if narrow else None))
+        return made.bfloat16() if narrow else made
     import paddle
 
-    return paddle.to_tensor(np.array(value))
+    made = paddle.to_tensor(np.array(value, np.float32 if narrow else None))
+    return made.astype("bfloat16") if narrow else made
 
 
 @contextlib.contextmanager

@@ -14,11 +14,11 @@ import numpy as np
 
 from padiff.capture.one_step import check_arguments
 from padiff.compare.tolerance import as_tolerance
-from padiff.engine.dumping import TraceWriter
-from padiff.engine.first_try import first_try
+from padiff.engine.captured.dumping import TraceWriter
+from padiff.engine.filling.first_try import first_try
+from padiff.engine.filling.matching import Matching, match
 from padiff.engine.inputs import Inputs, fresh_arguments, one_or_two
 from padiff.engine.job import Job
-from padiff.engine.matching import Matching, match
 from padiff.engine.pipeline import copy_weights, run_job
 from padiff.engine.plan import Plan
 from padiff.engine.result import Result

@@ -9,13 +9,13 @@ from typing import Any, Literal
 from padiff.api import rules_of
 from padiff.capture.ops import WantedOps
 from padiff.compare.tolerance import as_tolerance
-from padiff.engine.alongside import Alongside
-from padiff.engine.apart import Apart
-from padiff.engine.capturing import Capture
-from padiff.engine.folders import compare_folders
+from padiff.engine.apart.alongside import Alongside
+from padiff.engine.apart.apart import Apart
+from padiff.engine.apart.folders import compare_folders
+from padiff.engine.apart.stored import stored_tree
+from padiff.engine.captured.capturing import Capture
+from padiff.engine.captured.selecting import wanted_nodes, wanted_steps
 from padiff.engine.result import Result
-from padiff.engine.selecting import wanted_nodes, wanted_steps
-from padiff.engine.stored import stored_tree
 from padiff.engine.widths import with_width
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_model, adapter_of_optimizer, module_tree

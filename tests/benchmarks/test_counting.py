@@ -39,10 +39,10 @@ def test_clean_pairs_in_slices(tmp_path: Path, capsys: pytest.CaptureFixture[str
     from benchmarks.__main__ import main
 
     file = tmp_path / "clean.json"
-    assert main(["clean", "--pairs", "twins: torch, torch", "--count", "14", "--json", str(file)]) == 0
+    assert main(["clean", "--pairs", "twins: torch, torch", "--count", "16", "--json", str(file)]) == 0
     ones = json.loads(file.read_text(encoding="utf-8"))
-    assert [one["ended"] for one in ones] == ["aligned"] * 14
-    assert len({one["variant"] for one in ones}) == 12
-    assert [one["seed"] for one in ones] == [0] * 12 + [1] * 2
+    assert [one["ended"] for one in ones] == ["aligned"] * 16
+    assert len({one["variant"] for one in ones}) == 14
+    assert [one["seed"] for one in ones] == [0] * 14 + [1] * 2
     assert main(["clean", "--only-add", "--add", str(file), str(file)]) == 0
-    assert "28 clean comparisons of whole models, 0 false alarms" in capsys.readouterr().out
+    assert "32 clean comparisons of whole models, 0 false alarms" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from padiff.compare.kinds import kind_of
-from padiff.compare.tolerance import as_tolerance, round_up, rounding_bound
+from padiff.compare.tolerance import allowed_error, as_tolerance, round_up, rounding_bound
 from padiff.errors import ArgumentError
 from padiff.records import Tolerance
 
@@ -90,3 +90,22 @@ def test_rounding_bound_of_zeros_is_some_subnormals():
 def test_what_is_no_number_has_no_kind(dtype):
     with pytest.raises(ArgumentError, match="cannot compare arrays of dtype"):
         kind_of(np.dtype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "narrow", "size", "error", "allowed"),
+    [
+        ("float32", 2.0**-10, 1e-8, 2e-8, True),  # it was float16 on its way, which has no such number
+        ("float32", 2.0**-10, 1e-8, 1e-7, False),
+        ("float32", 2.0**-7, 1e-8, 2e-8, False),  # bfloat16 has
+        ("float32", 0.0, 1e-8, 2e-8, False),
+        (ml_dtypes.bfloat16, 0.0, 1e-37, 1e-37, True),  # where exponents end
+        ("float32", 0.0, 1e-37, 1e-37, True),
+        ("float32", 0.0, 1e-28, 1e-28, False),
+    ],
+)
+def test_what_is_too_small_for_a_dtype_may_be_lost(
+    dtype: str, narrow: float, size: float, error: float, allowed: bool
+) -> None:
+    tolerance = Tolerance(mode="auto", predicted=0.0, narrow=narrow)
+    assert (error <= allowed_error(kind_of(np.dtype(dtype)), tolerance, size)) is allowed

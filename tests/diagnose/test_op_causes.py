@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import padiff
-from padiff.engine import why
+from padiff.engine.explaining import why
 from padiff.records import Divergence
 
 Ways = dict[str, Any]
@@ -196,6 +196,7 @@ def test_what_is_missing_before_what_follows() -> None:
     assert divergence.op is not None
     assert (divergence.op.base, divergence.op.raw) == ("torch.Tensor.mul", "")
     assert divergence.causes[0].name == "scale"
+    assert str(divergence).endswith(f"cause: {divergence.causes[0]}")
 
 
 def test_a_shared_factor_tells_what_is_missing() -> None:
@@ -214,3 +215,38 @@ def test_a_shared_factor_tells_what_is_missing() -> None:
     assert divergence.op is not None
     assert divergence.op.raw == ""
     assert "left out" in [cause.name for cause in divergence.causes]
+
+
+class Squeezed(nn.Module):
+    """Gates channels by a module, on pictures of one pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze, self.excite, self.gate = nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1), nn.Hardsigmoid()
+
+    def forward(self, x: Any) -> Any:
+        mean = x.mean((2, 3), keepdim=True)
+        return x * self.gate(self.excite(torch.relu(self.squeeze(mean))))
+
+
+class SqueezedFlat(nn.Module):
+    """By a function, on rows."""
+
+    def __init__(self, gate: Any) -> None:
+        super().__init__()
+        self.squeeze, self.excite, self.gate = nn.Linear(8, 4), nn.Linear(4, 8), gate
+
+    def forward(self, x: Any) -> Any:
+        gate = self.gate(self.excite(torch.relu(self.squeeze(x.mean((2, 3))))))
+        return x * gate[:, :, None, None]
+
+
+def test_an_activation_as_module_and_another_as_function() -> None:
+    torch.manual_seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 8, 5, 5)).astype("float32")
+    base = nn.Sequential(Squeezed())
+    assert padiff.compare(base, nn.Sequential(SqueezedFlat(nn.functional.hardsigmoid)), x).aligned
+    result = padiff.compare(base, nn.Sequential(SqueezedFlat(torch.sigmoid)), x)
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "0", str(result)
+    assert result.divergence.causes[0].name == "activation", result.divergence.causes

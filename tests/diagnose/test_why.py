@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import padiff
-from padiff.engine import after_step, why
+from padiff.engine.explaining import after_step, why
 from padiff.records import Cause, Divergence
 from tests.diagnose.small_decoder import SIZE, decoder, sentences
 from tests.twins import after, batch, net, read, sgd, write

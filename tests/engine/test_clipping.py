@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from padiff.engine.clipping import by_one_factor
+from padiff.engine.apart.clipping import by_one_factor
 from padiff.records import Comparison, Numbers, Outcome
 
 

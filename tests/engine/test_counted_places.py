@@ -11,7 +11,7 @@ from torch import nn
 
 import padiff
 from padiff.capture.held import HostValue
-from padiff.engine.given_slots import counts_up, may_be_given
+from padiff.engine.fed.given_slots import counts_up, may_be_given
 from padiff.frameworks import adapter_named
 from padiff.frameworks.tree import module_tree
 from padiff.records import Call, Slot

@@ -11,7 +11,7 @@ import torch
 
 import padiff
 from padiff.compare.arrays import compare_arrays
-from padiff.engine.crossings import Crossings
+from padiff.engine.free.crossings import Crossings
 from padiff.records import Tolerance
 
 SHIFT, BACK = np.float32(0.7), np.float32(1.0)

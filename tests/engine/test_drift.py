@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from padiff.engine.drift import uncertain_part
+from padiff.engine.free.drift import uncertain_part
 
 
 def test_a_gradient_that_is_sure_leaves_nothing_uncertain() -> None:

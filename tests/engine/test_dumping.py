@@ -10,8 +10,8 @@ import pytest
 
 from padiff.capture.one_step import Arguments
 from padiff.capture.session import Session
-from padiff.engine.dumping import TraceWriter
-from padiff.engine.stored import stored_noise, stored_tree, stored_usage
+from padiff.engine.apart.stored import stored_noise, stored_tree, stored_usage
+from padiff.engine.captured.dumping import TraceWriter
 from padiff.frameworks.registry import adapter_of_model
 from padiff.frameworks.tree import LiveTree, module_tree
 from padiff.records import Noise, StepTrace, Usage

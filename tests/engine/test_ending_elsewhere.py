@@ -11,7 +11,7 @@ from torch import nn
 
 import padiff
 from padiff.capture.held import HostValue
-from padiff.engine.doubts import _slightly
+from padiff.engine.fed.doubts import _slightly
 from padiff.records import Slot
 from tests.engine.test_crossings import counted
 

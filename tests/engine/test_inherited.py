@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import padiff
-from padiff.engine.inherited import without_wrong_code
+from padiff.engine.fed.inherited import without_wrong_code
 from padiff.records import Fault
 
 WIDTH = 8
@@ -75,7 +75,7 @@ def test_what_goes_wrong_behind_it_has_not_been_through_it(monkeypatch: pytest.M
         seen.extend((faults, without_wrong_code(faults, *more)))
         return seen[-1]
 
-    monkeypatch.setattr("padiff.engine.localise.without_wrong_code", told)
+    monkeypatch.setattr("padiff.engine.fed.localise.without_wrong_code", told)
     padiff.compare(Three(False), Three(True), ROWS)
     before, kept = ([(one.phase, "" if one.after is None else one.after.path) for one in some] for some in seen[:2])
     assert before == [("forward", "b"), ("backward", "b"), ("backward", "a")]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import padiff
-from padiff.engine.trips import with_trips
+from padiff.engine.free.trips import with_trips
 
 
 class Block(torch.nn.Module):

@@ -225,3 +225,44 @@ def test_a_step_that_all_blocks_leave_out_is_left_out_by_the_first() -> None:
     result = padiff.compare(staged(False), Wrapped(True), X)
     assert result.divergence is not None
     assert result.divergence.raw_path == "body.0.1", str(result)
+
+
+class Parts(nn.Module):
+    """Takes its projections from one layer that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_proj, self.out = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        weights, biases = self.in_proj.weight.chunk(2), self.in_proj.bias.chunk(2)
+        query, value = (nn.functional.linear(x, *part) for part in zip(weights, biases, strict=True))
+        return self.out((query @ x.transpose(1, 2)).softmax(-1) @ value)
+
+
+class Projected(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.value, self.out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.out((self.query(x) @ x.transpose(1, 2)).softmax(-1) @ self.value(x))
+
+
+class PartsBlock(nn.Module):
+    def __init__(self, attention: nn.Module, wrong: bool = False) -> None:
+        super().__init__()
+        self.attention, self.up, self.down, self.wrong = attention, nn.Linear(8, 12), nn.Linear(12, 8), wrong
+
+    def forward(self, x: Any) -> Any:
+        made = self.up(x + self.attention(x))
+        return self.down(nn.functional.gelu(made) if self.wrong else nn.functional.relu(made))
+
+
+def test_a_layer_of_which_parts_are_taken_is_not_left_out() -> None:
+    torch.manual_seed(0)
+    base = nn.Sequential(*(PartsBlock(Projected()) for _ in range(2)))
+    assert padiff.compare(base, nn.Sequential(*(PartsBlock(Parts()) for _ in range(2))), X).aligned
+    result = padiff.compare(base, nn.Sequential(*(PartsBlock(Parts(), wrong=True) for _ in range(2))), X)
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "0", str(result)

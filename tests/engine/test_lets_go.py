@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import padiff
-from padiff.engine.local import LocalRun
+from padiff.engine.fed.local import LocalRun
 from tests.own_code import batch, model
 from tests.twins import PAIRS
 

@@ -13,8 +13,8 @@ import torch
 
 import padiff
 from padiff.capture.held import Held
-from padiff.engine import free_run, lockstep
-from padiff.engine.lockstep import AHEAD, Lockstep
+from padiff.engine.free import free_run, lockstep
+from padiff.engine.free.lockstep import AHEAD, Lockstep
 from tests.twins import PAIRS, batch, net
 
 SMALL = AHEAD // 4
@@ -91,7 +91,7 @@ def test_an_exception_comes_out_when_both_have_ended(side: str) -> None:
 @pytest.mark.parametrize(("base", "raw"), PAIRS)
 def test_few_gradients_of_base_are_held_at_once(base: str, raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep, "AHEAD", 1)
-    monkeypatch.setattr("padiff.engine.side_by_side.QUEUE_BYTES", 1)
+    monkeypatch.setattr("padiff.engine.free.side_by_side.QUEUE_BYTES", 1)
     held: list[int] = []
     original = Lockstep.made
     seen: dict[int, Held] = {}

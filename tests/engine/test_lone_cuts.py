@@ -103,3 +103,41 @@ def test_whose_code_stops_following(inner: str, place: int) -> None:
     assert found is not None
     assert (found.raw_path, found.phase) == (path, "backward"), str(found)
     assert found.causes and found.causes[0].name == "no gradient"
+
+
+class Together(torch.nn.Module):
+    """Attention with one projection, that is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.proj = torch.nn.LayerNorm(8), torch.nn.Linear(8, 24), torch.nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = nn.functional.linear(self.norm(x), self.qkv.weight, self.qkv.bias).chunk(3, -1)
+        return x + self.proj((q @ k.transpose(-1, -2) * 0.4).softmax(-1) @ v)
+
+
+class Apart(torch.nn.Module):
+    """The same with three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
+        self.query, self.key, self.value = (torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        x, given = self.norm(x), x
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        return given + self.out((q @ k.transpose(-1, -2) * 0.4).softmax(-1) @ v)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_layer_that_is_a_part_of_bases_and_returns_what_is_not_followed(name: str) -> None:
+    torch.manual_seed(0)
+    base, raw = (torch.nn.Sequential(*(kind() for _ in range(3))) for kind in (Together, Apart))
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype("float32")
+    assert padiff.compare(base, raw, x).aligned
+    raw.get_submodule(f"1.{name}").register_forward_hook(lambda module, given, made: made.detach())
+    found = padiff.compare(base, raw, x).divergence
+    assert found is not None
+    assert (found.raw_path, found.phase) == (f"1.{name}", "backward"), str(found)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import padiff
-from padiff.engine.moments import few_of
+from padiff.engine.explaining.moments import few_of
 from tests.twins import PAIRS, batch, net
 
 Make = Callable[[Any], Any]

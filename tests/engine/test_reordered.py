@@ -7,7 +7,7 @@ import pytest
 
 from padiff.capture.held import HostValue
 from padiff.compare.arrays import compare_arrays
-from padiff.engine.reordered import Reordered
+from padiff.engine.free.reordered import Reordered
 from padiff.records import Array, Call, Comparison, Outcome, Slot, Tolerance
 
 RNG = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import padiff
 from padiff.capture.held import HostValue
 from padiff.capture.jitter import spacing_of
-from padiff.engine.saturation import Saturation
+from padiff.engine.fed.saturation import Saturation
 from padiff.records import Call, Numbers, Outcome, Slot, StepTrace
 from tests.twins import TorchScaleGradient
 
@@ -70,7 +71,8 @@ def test_how_much_of_what_gets_through_may_be_wrong(units: float, off: float, ex
 
 
 @pytest.mark.parametrize("size", [0.05, 0.5])
-def test_a_turned_gradient_behind_a_layer_that_lets_little_through(size: float) -> None:
+@pytest.mark.parametrize("factor", [-1.0, 1.5])
+def test_a_wrong_gradient_behind_a_layer_that_lets_little_through(size: float, factor: float) -> None:
     """In bfloat16 what comes out of a layer of small weights is below a few units of what comes in."""
 
     def net(factor: float) -> torch.nn.Module:
@@ -79,26 +81,91 @@ def test_a_turned_gradient_behind_a_layer_that_lets_little_through(size: float) 
         torch.nn.init.normal_(layers[1].weight, std=1e-3)
         model = torch.nn.Sequential(*layers).to(torch.bfloat16)
         if factor != 1.0:
-            model[1].register_forward_pre_hook(lambda module, args: (Turned.apply(args[0]),))
+            model[1].register_forward_pre_hook(lambda module, args: (Times.apply(args[0], factor),))
         return model
 
     x = torch.from_numpy(size * np.random.default_rng(3).standard_normal((16, 32))).to(torch.bfloat16)
     assert padiff.compare(net(1.0), net(1.0), x).aligned
-    found = padiff.compare(net(1.0), net(-1.0), x).divergence
+    found = padiff.compare(net(1.0), net(factor), x).divergence
     assert found is not None
     assert (found.raw_path, found.phase) == ("1", "backward")
 
 
-class Turned(torch.autograd.Function):
-    """The same forward; backward with the other sign."""
+@pytest.mark.parametrize(
+    ("size", "off", "narrow", "excused"),
+    [
+        (0.02, 0.5, 2.0**-7, True),  # zero by rights
+        (0.02, 0.03, 2.0**-7, False),  # by a factor
+        (0.1, 0.5, 2.0**-7, False),  # some of it gets through
+        (0.02, 3.0, 2.0**-7, False),  # more than rounding leaves
+        (0.02, 0.5, 0.0, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Net", "Sigmoid"])
+def test_terms_that_cancel_but_for_few_digits(kind: str, size: float, off: float, narrow: float, excused: bool) -> None:
+    """In bfloat16's units of what comes in."""
+    unit = 2.0**-7 * 1e-3
+    call = _given_back(kind, np.full(64, 1e-3, "float32"))
+    known = Saturation(StepTrace(0, (call,), {}, None, {}), {}, {1: call.outputs[0].value}, narrow)
+    numbers = Numbers(64, off * unit, off * unit, size * unit, off * unit, size * unit, 0.0)
+    squashed = kind == "Sigmoid" and narrow > 0 and off <= 0.25
+    if kind == "Net" or squashed:
+        told = known.explains("input", call, Outcome("different", "values", "", numbers))
+        assert told is (excused or squashed)
+
+
+def _given_back(kind: str, arrives: Any) -> Call:
+    value = HostValue(arrives)
+    return Call(0, -1, 0, "", kind, 0, (Slot("0", 0, value, True),), (Slot("", 1, value, True),))
+
+
+class TwoRows(torch.nn.Module):
+    """A norm of two rows sends nothing back, whatever comes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 4)
+
+    def forward(self, x: Any) -> Any:
+        apart = x.new_tensor([[2.0], [-2.0]])
+        return self.last(self.norm(self.first(x) + apart))
+
+
+class Gated(torch.nn.Module):
+    """A gate that is open for good, with much behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.last = torch.nn.Linear(8, 64), torch.nn.Sigmoid(), torch.nn.Linear(64, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.gate(3.0 * self.first(x) + 4.5))
+
+
+@pytest.mark.parametrize("kind", [TwoRows, Gated])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("narrow", ["base", "raw"])
+def test_what_few_digits_leave_of_it(kind: Any, dtype: torch.dtype, narrow: str) -> None:
+    torch.manual_seed(0)
+    one = kind()
+    other = copy.deepcopy(one)
+    (one if narrow == "base" else other).to(dtype)
+    x = np.random.default_rng(1).standard_normal((2, 8)).astype("float32")
+    result = padiff.compare(one, other, x)
+    assert result.aligned, str(result.divergence)
+
+
+class Times(torch.autograd.Function):
+    """The same forward; backward with another factor."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
+    def forward(ctx: Any, x: Any, factor: float) -> Any:
+        ctx.factor = factor
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return -gradient
+        return ctx.factor * gradient, None
 
 
 class Spelled(torch.nn.Module):

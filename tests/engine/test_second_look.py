@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from padiff.compare.arrays import compare_arrays
-from padiff.engine.second_look import agreeing_by_themselves, wants_second_look
+from padiff.engine.fed.second_look import agreeing_by_themselves, wants_second_look
 from padiff.records import Comparison, Tolerance
 
 VALUES = np.linspace(1, 2, 64, dtype="float32")

@@ -14,7 +14,7 @@ from padiff.capture.held import Held
 from padiff.capture.jitter import Jitter
 from padiff.capture.perturb import perturbed
 from padiff.compare.arrays import compare_arrays
-from padiff.engine.where_they_lie import compared_there, gap
+from padiff.engine.free.where_they_lie import compared_there, gap
 from padiff.frameworks import torch_device
 from padiff.frameworks.torch import TorchAdapter
 from padiff.frameworks.tree import module_tree

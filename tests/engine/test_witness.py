@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import padiff
-from padiff.engine import localise
+from padiff.engine.fed import localise
 from tests.twins import TorchScaleGradient
 
 

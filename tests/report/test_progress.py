@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 import padiff
+from padiff.engine.filling.matching import Matching, match
 from padiff.engine.inputs import Inputs, fresh_arguments
 from padiff.engine.job import Job
-from padiff.engine.matching import Matching, match
 from padiff.engine.pipeline import run_job
 from padiff.frameworks import adapter_of_model, module_tree
 from padiff.report.progress import stages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import runpy
 from collections import OrderedDict
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 import padiff
 from padiff.errors import PadiffError
+from tests.twins import counted
 
 WIDTH, HEADS = 12, 3
 X = np.random.default_rng(0).normal(size=(2, 5, WIDTH)).astype("float32")
@@ -233,18 +233,6 @@ def test_a_layout_is_not_taken_for_the_bug(layout: str, order: str) -> None:
     assert "chosen because outputs of 0 match" in fused.evidence
 
 
-def counted(*models: Any) -> list[int]:
-    """How often each model is called from now on."""
-    calls = [0] * len(models)
-
-    def count(number: int, *_: Any) -> None:
-        calls[number] += 1
-
-    for number, model in enumerate(models):
-        model.register_forward_pre_hook(functools.partial(count, number))
-    return calls
-
-
 def untried(*_: Any) -> Any:
     raise AssertionError("options were tried one by one")
 
@@ -252,7 +240,7 @@ def untried(*_: Any) -> Any:
 @pytest.mark.parametrize("scaled", [None, 0, 1])
 def test_a_default_that_fits_is_settled_as_raw_runs(monkeypatch: pytest.MonkeyPatch, scaled: int | None) -> None:
     """No run is made for the choice's sake, whether the models agree or something is wrong in one of the blocks."""
-    monkeypatch.setattr("padiff.engine.matching.decide", untried)
+    monkeypatch.setattr("padiff.engine.filling.matching.decide", untried)
     base = torch.nn.Sequential(Separate(), Separate())
     made = ("part, head, size", "qkv", "mixed")
     raw = paddle.nn.Sequential(*((Scaled if number == scaled else Fused)(*made) for number in range(2)))

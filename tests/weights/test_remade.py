@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 import pytest
 import torch
+from benchmarks.localise.counted import counting
 
 import padiff
 
@@ -106,6 +107,20 @@ def test_whole_from_size_and_direction(base: Any, raw: Any) -> None:
 @pytest.mark.parametrize("raw", NORMED)
 def test_size_and_direction_from_whole(base: Any, raw: Any) -> None:
     assert padiff.compare(base(), raw(), X).aligned
+
+
+def test_a_norm_over_other_axes_than_usual_fills_its_like() -> None:
+    """That of a convolution's taps, as speech models have it: names settle it, and no order of use is asked for."""
+
+    def made() -> Any:
+        conv = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(6, 6, 8, groups=3), dim=2)
+        return torch.nn.Sequential(conv, torch.nn.Tanh())
+
+    base, raw, x = made(), made(), np.ones((2, 6, 20), "float32")
+    with counting(base, raw) as runs:
+        assert not padiff.plan_weights(base, raw, x).problems
+    assert runs.plain() == (0.0, 0.0)
+    assert padiff.compare(base, raw, x).aligned
 
 
 def test_one_that_is_off_is_named() -> None:

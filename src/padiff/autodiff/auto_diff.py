@@ -16,10 +16,10 @@ from padiff.autodiff.options import Options, read_call
 from padiff.autodiff.told import call_rules, weight_rules
 from padiff.autodiff.weights import carry_out, roles_line, say_left_out
 from padiff.capture.one_step import check_arguments
+from padiff.engine.filling.left_out import without
+from padiff.engine.filling.matching import match
 from padiff.engine.inputs import fresh_arguments, pair_of_dicts
 from padiff.engine.job import Job
-from padiff.engine.left_out import without
-from padiff.engine.matching import match
 from padiff.engine.pipeline import run_job
 from padiff.engine.widths import with_widths
 from padiff.records import StepComparison

@@ -9,7 +9,7 @@ from pathlib import Path
 from padiff.autodiff.dump_files import PARTS, check_owner, described_run
 from padiff.autodiff.log import say
 from padiff.autodiff.proxy import LiveProxy
-from padiff.engine.dumping import TraceWriter, ranks_here
+from padiff.engine.captured.dumping import TraceWriter, ranks_here
 from padiff.frameworks.tree import LiveTree
 
 FOLDER = "auto_diff"

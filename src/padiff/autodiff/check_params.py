@@ -11,7 +11,7 @@ from padiff.autodiff.dump_pairs import DumpPairs, RunsSeen, check_parts, dump_pa
 from padiff.autodiff.failure import listed_difference, number_lines, routes, title_of
 from padiff.autodiff.log import count, say, wrapped, write_file
 from padiff.autodiff.rounding import bounds_that_hold, said_of_rounding, widest
-from padiff.engine.apart import Apart
+from padiff.engine.apart.apart import Apart
 from padiff.engine.verdict import ENOUGH_PARAMETERS
 from padiff.records import Comparison, Phase, Tolerance
 from padiff.store import Dump, StepDump

@@ -11,7 +11,7 @@ from padiff.autodiff.log import count, say, wrapped
 from padiff.autodiff.options import read_tolerance, refuse_option
 from padiff.autodiff.rounding import said_of_bounds, tolerance_that_holds
 from padiff.autodiff.trees import route
-from padiff.engine.apart import Apart
+from padiff.engine.apart.apart import Apart
 from padiff.engine.result import Result
 from padiff.errors import ArgumentError
 from padiff.records import Phase, Rules, Tolerance

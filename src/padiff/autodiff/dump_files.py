@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from padiff.autodiff.recording import Recording
-from padiff.engine.dumping import TraceWriter
+from padiff.engine.captured.dumping import TraceWriter
 from padiff.errors import DumpError
 from padiff.frameworks.tree import LiveTree
 from padiff.records import StepTrace, Value

@@ -18,7 +18,7 @@ from padiff.autodiff.lists import Lists, read_class, read_layers
 from padiff.autodiff.log import count, say
 from padiff.autodiff.mapped_layers import Mapped, found_layers, read_layer_list
 from padiff.autodiff.recording import Recording
-from padiff.engine.dumping import ranks_here
+from padiff.engine.captured.dumping import ranks_here
 from padiff.errors import ArgumentError
 from padiff.frameworks import adapter_of_model, module_tree
 from padiff.frameworks.tree import LiveTree

@@ -11,8 +11,8 @@ from padiff.autodiff.options import refuse_option
 from padiff.autodiff.roles import PLACES, take_models
 from padiff.autodiff.told import weight_rules
 from padiff.autodiff.trees import around, draw, route, titled
+from padiff.engine.filling.matching import match
 from padiff.engine.job import Job
-from padiff.engine.matching import match
 from padiff.engine.pipeline import copy_weights
 from padiff.errors import ArgumentError
 from padiff.frameworks.tree import LiveTree

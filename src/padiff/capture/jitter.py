@@ -9,12 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from padiff.capture.held import Held
-from padiff.records import Array
+from padiff.records import SMALLEST, Array
 
 FEW = 64
 """Elements that usually tell whether all are whole."""
 LARGEST = 1e30
 """Masks hold the largest number there is, which must not overflow."""
+_FEWEST = 2.0**-10
+"""Of the smallest number that has all its digits, what the least is."""
 _CONSTANTS = 3e-8
 """In wide dtypes the steps are larger than rounding: constants and tables are kept in float32 more often than not."""
 _PERIOD = 65_521
@@ -27,6 +29,7 @@ class Jitter:
     def __init__(self, step: float | None = None, seed: int = 0) -> None:
         self._step = step
         """None for the spacing of each tensor's own dtype."""
+        self._least = SMALLEST.get(step or 0.0, 0.0)
         self._signs = np.random.default_rng(seed).integers(0, 2, _PERIOD).astype(np.float64) * 2 - 1
         self._offset = 0
         self.cancelled = False
@@ -78,6 +81,8 @@ class Jitter:
                     np.multiply(block, factors[: block.size], out=into, where=np.abs(block) < LARGEST)
                 else:
                     np.multiply(block, factors[: block.size], out=into)
+        if self._least and own < self.narrow:
+            _lose_below(self._least, moved)
         return moved.astype(array.dtype, copy=False).reshape(array.shape)
 
     def there(self, value: Held) -> Held | Array:
@@ -86,6 +91,13 @@ class Jitter:
         if not whole(value.first(FEW)):
             moved = value.moved(lambda: self.factors(np.dtype(value.dtype)), LARGEST)
         return self(value.numpy()) if moved is None else moved
+
+
+def _lose_below(least: float, moved: Array) -> None:
+    """Small numbers as they are where exponents end: whole multiples of the least there is."""
+    with np.errstate(all="ignore"):
+        small = np.abs(moved) < least / _FEWEST
+        moved[small] = np.rint(moved[small] / least) * least
 
 
 def whole(array: Array) -> bool:

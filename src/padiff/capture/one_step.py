@@ -17,6 +17,7 @@ from padiff.capture.state import spared_collector
 from padiff.errors import ArgumentError
 from padiff.frameworks import Adapter
 from padiff.frameworks.draws import watching_draws
+from padiff.frameworks.picks import watching_picks
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Direction, StepTrace, Value
 
@@ -83,11 +84,13 @@ class Step:
             session.drawing(),
             self._kept_for_backward(),
             watching_draws(adapter, None if compiled else self._listener),
+            watching_picks(adapter, None if compiled or session.picks is None else session.picks.of(session.side)),
             self.recorder.attached(nodes, compiled=compiled),
         ):
             output = self._call()
             self._loss = self._loss_of(output)
         self._trace = self.so_far()
+        session.autocast = self.recorder.autocast
         session.saw(self._trace.calls)
         return self._trace
 
@@ -103,6 +106,13 @@ class Step:
         return self._trace or StepTrace(
             self._step, tuple(recorder.calls), recorder.gradients, held, {}, draws=draws, copies=recorder.copies
         )
+
+    def follow_also(self, probed: Sequence[Probed]) -> None:
+        """Between forward and backward: what is followed back besides what the model returned."""
+        assert self._trace is not None and self._loss is not None
+        adapter = self._session.live.adapter
+        self._loss = self._loss + _projected(adapter, probed)
+        self._trace = replace(self._trace, loss=unscaled(Held(adapter, self._loss), self.recorder.log.scale))
 
     def backward(self) -> StepTrace:
         """Run backward where it was asked for, and read the parameters' gradients."""

@@ -87,6 +87,8 @@ class Recorder:
         """Whether backward has run through the graph."""
         self.autocast: str | None = None
         """The dtype that ops were computed in somewhere, narrower than their tensors'."""
+        self.on_autocast: Callable[[str, int], None] | None = None
+        """Told of that dtype when a call is first made in it, with how many calls have ended by then."""
         self._autocast_dtype = getattr(live.adapter, "autocast_dtype", _nothing)
         self._transforming = getattr(live.adapter, "transforming", _nothing)
         self._again = SecondRun(live.adapter, self.tensors)
@@ -239,6 +241,8 @@ class Recorder:
         node = self._node_of[id(module)]
         if self.autocast is None:
             self.autocast = self._autocast_dtype()
+            if self.autocast is not None and self.on_autocast is not None:
+                self.on_autocast(self.autocast, len(self.calls))
         self._settle_ops()
         inputs = self._slots(args, kwargs)
         stack = self._lines.stack(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from padiff.capture.draws import Listener
@@ -12,6 +12,7 @@ from padiff.capture.held import Held
 from padiff.capture.observers import Observer
 from padiff.capture.one_step import Arguments, Loss, Probe, Step, Stopped, Where, note
 from padiff.capture.ops import WantedOps
+from padiff.capture.picks import Picks
 from padiff.capture.recorder import Recorder
 from padiff.capture.state import (
     SavedBuffers,
@@ -45,6 +46,8 @@ class Session:
         """Which ops are recorded, besides modules, where nothing is fed."""
         self.autocast: str | None = None
         """The dtype that the last run computed in somewhere, narrower than its tensors'."""
+        self.on_autocast: Callable[[str, int], None] | None = None
+        """Told of it as soon as a run does, with how many of its calls have ended by then."""
         self.scale = 1.0
         """By what the last loss was multiplied for mixed precision."""
         self._eager = False
@@ -58,6 +61,8 @@ class Session:
         self.listen: Callable[[], Listener] | None = None
         """Makes who listens to the random draws of a run; None lets the model draw unheard."""
         self.listener: Listener | None = None
+        self.picks: Picks | None = None
+        """Who is told of what a run picks; None where nobody is."""
         self.gathers_alike = False
         """Whether both models' earlier steps have left the same gradients, but for rounding."""
         """Who listened to the last run."""
@@ -109,7 +114,7 @@ class Session:
         feeder: Feeder | None = None,
         hooks: bool = True,
         ops: WantedOps | None = None,
-        between: Callable[[], None] | None = None,
+        between: Callable[[Step], None] | None = None,
     ) -> StepTrace:
         """Forward, loss and, on request, backward of one step; with an observer, tensors are let go as it is told.
 
@@ -130,7 +135,7 @@ class Session:
         ):
             running.forward()
             if between is not None:
-                between()
+                between(running)
             return running.backward()
 
     @contextmanager
@@ -162,6 +167,7 @@ class Session:
             recorder = Recorder(
                 self.live, gradients=gradients, observer=observer, listener=listener, ops=ops or self.ops
             )
+        recorder.on_autocast = self.on_autocast
         hidden = sealed(self.live, eager=eager)
         self.deaf = bool(hidden)
         running = Step(self, step, arguments, loss_fn, gradients, recorder, listener, hidden)
@@ -228,6 +234,10 @@ class Session:
             finally:
                 self._randomness, self._calls, self.drew = drawn, seen, drew
                 self._drawn_before, self._buffers_before, self._gradients_before = before
+
+    def shaking(self, narrow: float) -> AbstractContextManager[None]:
+        """Around runs on shaken numbers, which pick what the last plain run picked; ``narrow`` is the least step."""
+        return nullcontext() if self.picks is None else self.picks.shaking(narrow)
 
     def resumes(self, drawn: Any, buffers: SavedBuffers) -> None:
         """The step that may run again is one that somebody else ran, from these random numbers and buffers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -106,6 +106,11 @@ class UseWatch:
             node, made = self._node_of[id(module)], math.prod(self._adapter.shape(output))
             self._made.setdefault(node, made)
             self._in_all[node] += made
+
+    @property
+    def read(self) -> Collection[str]:
+        """Paths of the tensors that ops have taken so far."""
+        return self._read.keys()
 
     def goes_on_as_defined(self) -> None:
         """Whatever was not used so far counts as used from here on, in the order of definition."""

@@ -14,7 +14,8 @@ USER, FUNCTION, WRAPPER, LAYER, END = range(5)
 nobody's business."""
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[1])
-_ADAPTERS = tuple(f"frameworks{os.sep}{name}.py" for name in ("torch", "torch_writes", "torch_compiled", "paddle"))
+_FRAMEWORKS = ("torch", "torch_writes", "torch_compiled", "paddle", "listener")
+_ADAPTERS = tuple(f"frameworks{os.sep}{name}.py" for name in _FRAMEWORKS)
 _WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py", *_ADAPTERS)
 """Our own files that stand between an op and who called it."""
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")

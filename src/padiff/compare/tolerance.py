@@ -10,7 +10,7 @@ import ml_dtypes
 
 from padiff.compare.kinds import Kind
 from padiff.errors import ArgumentError
-from padiff.records import Calibration, Tolerance
+from padiff.records import SMALLEST, Calibration, Tolerance
 
 AUTO_FACTORS: dict[str, float] = {
     "float64": 40000.0,
@@ -115,7 +115,7 @@ def allowed_error(kind: Kind, tolerance: Tolerance, base_rms: float) -> float:
     relative = (FLOOR if eps < COARSE_EPS else COARSE_FLOOR) * eps * (sums if tolerance.sums else 1.0)
     floor = max(relative, CONSTANTS if kind.eps else 0.0) * base_rms
     factor = tolerance.factor * (NARROW_FACTOR if tolerance.narrow else 1.0)
-    return factor * tolerance.predicted + floor + lost_below(kind) + tolerance.atol
+    return factor * tolerance.predicted + floor + lost_below(kind, tolerance.narrow) + tolerance.atol
 
 
 def spacing(dtype: str) -> float:
@@ -123,9 +123,12 @@ def spacing(dtype: str) -> float:
     return 2.0**-11 if dtype == "tf32" else float(ml_dtypes.finfo(dtype).eps)
 
 
-def lost_below(kind: Kind) -> float:
-    """What is smaller may be lost without a trace: where exponents end, hardware may round to zero."""
-    return kind.tiny if kind.tiny < 1e-30 else 4 * kind.step
+def lost_below(kind: Kind, narrow: float = 0.0) -> float:
+    """What is smaller may be lost without a trace: where exponents end, hardware may round to zero, and a norm makes
+    what was lost larger again. ``narrow`` is the
+    spacing of what numbers were held in on their way, whatever dtype they come in: autocast hands on wide ones."""
+    own = kind.tiny / kind.eps if 0 < kind.tiny < 1e-30 else 4 * kind.step
+    return max(own, SMALLEST.get(narrow, 0.0))
 
 
 def suggest(kind: Kind, tolerance: Tolerance, needed_rtol: float, needed_atol: float) -> Tolerance:

@@ -33,6 +33,8 @@ class Scene:
     around: Mapping[str, Array] = field(default_factory=dict)
     """For a module's own code: what its children had returned by then, by path, base's values; raw's where base has no
     such child."""
+    in_base: Mapping[str, str] = field(default_factory=dict)
+    """What base calls those of ``around`` that it has beside raw's, by raw's path: its names may say more."""
     handed: Mapping[str, Array] = field(default_factory=dict)
     """What the children had been given first, by path: sums that no child returns."""
     base_weights: Mapping[str, Array] = field(default_factory=dict)

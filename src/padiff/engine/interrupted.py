@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from padiff.capture.one_step import Stopped, note
 from padiff.diagnose import find_divergence
-from padiff.engine.second_look import wants_second_look
-from padiff.engine.why import explained_places
+from padiff.engine.explaining.why import explained_places
+from padiff.engine.fed.second_look import wants_second_look
 from padiff.records import Divergence, Interruption, StepComparison, StepTrace
 
 if TYPE_CHECKING:

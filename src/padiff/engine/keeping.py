@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from padiff.capture.observers import Observer
 from padiff.capture.session import Session
-from padiff.engine.dumping import StepSink, TraceWriter
+from padiff.engine.captured.dumping import StepSink, TraceWriter
 from padiff.records import Array, Call, StepTrace, Value
 
 

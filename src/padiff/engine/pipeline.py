@@ -7,16 +7,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from padiff.capture.ops import WantedOps
+from padiff.capture.picks import Picks
 from padiff.capture.session import Session
-from padiff.engine.after_step import AfterStep
-from padiff.engine.assumed import Mistaken, Trial
+from padiff.engine.captured.dumping import TraceWriter
 from padiff.engine.covered_draws import with_covered_draws
-from padiff.engine.dumping import TraceWriter
+from padiff.engine.explaining.after_step import AfterStep
+from padiff.engine.filling.assumed import Mistaken, Trial
+from padiff.engine.filling.matching import Matching, modules_of
 from padiff.engine.interrupted import Told, hand_over, told_of
 from padiff.engine.job import Job
 from padiff.engine.keeping import Keeper, Keeping
 from padiff.engine.matched import Matched
-from padiff.engine.matching import Matching, modules_of
 from padiff.engine.projection import Projection
 from padiff.engine.randomness import Randomness
 from padiff.engine.result import Result
@@ -57,9 +58,11 @@ def run_job(
     base.repeatable = raw.repeatable = True
     base.ops = raw.ops = None if job.ops is None else WantedOps(layers=job.ops == "all")
     base.loss_outputs, raw.loss_outputs = matching.outputs
-    if Projection.possible(job):
-        probe = Projection(job)
-        base.probe, raw.probe = probe.of_base, probe.of_raw
+    projection = Projection(job) if Projection.possible(job) else None
+    if projection is not None:
+        base.probe, raw.probe = projection.of_base, projection.of_raw
+    if job.tolerance.mode == "auto":
+        base.picks = raw.picks = Picks()
     if watch is not None:
         watch(lambda: _under_way(base, raw))
     steps: list[StepComparison] = []
@@ -79,7 +82,9 @@ def run_job(
         job = replace(job, backward=False)
     after = AfterStep(job, matched.plan, base)
     randomness = Randomness(job, matched, base, raw)
-    trial = Trial(job, matching, matched, base, raw, fills=copied) if first_seen else None
+    trial = None
+    if first_seen:
+        trial = Trial(job, matching, matched, base, raw, fills=copied, projection=projection)
     drift: Mapping[str, float] = {}
     replayed = 0
     keeping = Keeping(Keeper(dumps[0]), Keeper(dumps[1]))

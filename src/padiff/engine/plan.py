@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from padiff.engine.filling.matching import Matching, override
 from padiff.engine.job import Job
-from padiff.engine.matching import Matching, override
 from padiff.engine.pipeline import copy_weights
 from padiff.errors import ArgumentError, WeightError
 from padiff.records import Unmatched, WeightEntry, WeightPlan, WeightProblem

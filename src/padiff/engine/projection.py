@@ -18,7 +18,7 @@ from padiff.compare.layouts import arranged_alike
 from padiff.engine.job import Job
 from padiff.engine.outputs import paired_values
 from padiff.frameworks import Adapter
-from padiff.records import Direction
+from padiff.records import Direction, Value
 
 MOST_DRAWN = 65521
 """Numbers drawn for one output; a longer one repeats them. A prime, so that they fall differently in every row."""
@@ -76,14 +76,24 @@ class Projection:
     def of_raw(self, outputs: Sequence[tuple[str, Any]]) -> list[Probed]:
         tensors = dict(outputs)
         found: list[Probed] = []
-        for (name, base), (own, raw) in paired_values(self._base, _held(self._adapters[1], outputs)):
-            drawn = self._drawn.get(name)
-            if drawn is not None and base.shape != raw.shape:
-                arranged = arranged_alike(base.numpy(), raw.numpy(), drawn.spread)
-                drawn = None if arranged is None else Direction(arranged, arranged.shape)
+        for (name, _), (own, raw) in paired_values(self._base, _held(self._adapters[1], outputs)):
+            drawn = self.along(name, raw)
             if drawn is not None:
                 found.append((tensors[own], drawn))
         return found
+
+    def follows(self, name: str) -> bool:
+        """Whether one of base's outputs has a direction; of several names for one tensor the first has."""
+        return name in self._drawn
+
+    def along(self, name: str, raw: Value) -> Direction | None:
+        """The direction of one of base's outputs, for the tensor of raw's that corresponds; None where it has none, or
+        the two are laid out in ways that nobody can tell."""
+        base, drawn = dict(self._base)[name], self._drawn.get(name)
+        if drawn is None or base.shape == raw.shape:
+            return drawn
+        arranged = arranged_alike(base.numpy(), raw.numpy(), drawn.spread)
+        return None if arranged is None else Direction(arranged, arranged.shape)
 
 
 def _held(adapter: Adapter, outputs: Sequence[tuple[str, Any]]) -> list[tuple[str, Held]]:

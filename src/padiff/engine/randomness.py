@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,11 +13,14 @@ from padiff.capture.replay import Replay, itself
 from padiff.capture.session import Session
 from padiff.engine.job import Job
 from padiff.engine.matched import Matched
+from padiff.frameworks.lookup import codes_of, has_code
 from padiff.frameworks.tree import LiveTree
 from padiff.records import Call, DrawGap, ModulePairs, StepTrace
 
 SHARES = frozenset({"p", "dropout", "dropout_p", "drop_prob", "dropout_rate", "drop_rate"})
 """Where modules keep how much they drop."""
+_DRAWS = re.compile(r"rand(n|int|perm)?(_like)?|bernoulli_?|multinomial")
+"""Functions that draw, by their names in the code of modules. A dropout there says with its share whether it does."""
 MOST_TOLD = 4
 
 Run = Callable[[], StepTrace]
@@ -133,12 +137,13 @@ def _partners(pairing: CallPairing, call: Call) -> Sequence[Call]:
 
 
 def looks_random(live: LiveTree) -> bool:
-    """Whether some module is there to drop something, and trains: a guess that saves a run."""
-    may_drop = (module for module in live.modules if not SHARES.isdisjoint(vars(module)))
-    return any(
-        live.adapter.is_training(module) and any(_share(vars(module).get(name)) for name in SHARES)
-        for module in may_drop
-    )
+    """Whether some module that trains is there to drop something, or has code that draws: a guess that saves a run."""
+    training = [module for module in live.modules if live.adapter.is_training(module)]
+    may_drop = (module for module in training if not SHARES.isdisjoint(vars(module)))
+    if any(any(_share(vars(module).get(name)) for name in SHARES) for module in may_drop):
+        return True
+    kinds = {type(module): module for module in training if has_code(live.adapter, module)}
+    return any(_DRAWS.fullmatch(name) for one in kinds.values() for code in codes_of(one) for name in code.co_names)
 
 
 def _share(value: Any) -> bool:

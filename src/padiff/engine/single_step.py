@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from padiff.diagnose import find_divergence
-from padiff.engine.localise import Located, localise
-from padiff.engine.lone_outputs import lone_outputs_of, with_lone_outputs
-from padiff.engine.ops_beside import named_by_ops, ops_of_pairs, with_ops
+from padiff.engine.explaining.why import explained_places, explained_state
+from padiff.engine.fed.localise import Located, localise
+from padiff.engine.free.lone_outputs import lone_outputs_of, with_lone_outputs
+from padiff.engine.ops.ops_beside import named_by_ops, ops_of_pairs, with_ops
 from padiff.engine.shared import share_a_parameter
 from padiff.engine.state import State
-from padiff.engine.why import explained_places, explained_state
 from padiff.records import Divergence, StepComparison
 
 if TYPE_CHECKING:

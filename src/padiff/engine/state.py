@@ -11,11 +11,11 @@ import numpy as np
 from padiff.compare.arrays import compare_arrays, missing
 from padiff.compare.given import as_kept
 from padiff.compare.tolerance import predicting
+from padiff.engine.free.side_by_side import NOISE_OF_SUMS
+from padiff.engine.free.where_they_lie import compared_there, size_of
 from padiff.engine.gallery import Gallery
 from padiff.engine.job import Job
 from padiff.engine.shared import shared_in_base, under_all_paths, under_other_names
-from padiff.engine.side_by_side import NOISE_OF_SUMS
-from padiff.engine.where_they_lie import compared_there, size_of
 from padiff.frameworks.tree import join
 from padiff.records import (
     Array,

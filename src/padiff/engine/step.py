@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 from padiff.capture.session import Session
 from padiff.diagnose import find_divergence, given_otherwise
-from padiff.engine.after_step import AfterStep
-from padiff.engine.assumed import Trial
-from padiff.engine.drift import UNCERTAIN, Drift, gradients_apart
-from padiff.engine.free_run import FreeRun
-from padiff.engine.job import Job
-from padiff.engine.keeping import Keeping
-from padiff.engine.kinks import BACKWARD, may_be_kinks, nudged, place_of, places, without_kinks_beside
-from padiff.engine.lent import lent_weights
-from padiff.engine.levelled import NOTE, levelled_first, levelled_gradients, may_be_levelled, without_gradients
-from padiff.engine.localise import Located, localise
-from padiff.engine.lone_outputs import with_lone_outputs
-from padiff.engine.matched import Matched
-from padiff.engine.ops_beside import named_by_ops, with_ops
-from padiff.engine.randomness import Randomness
-from padiff.engine.second_look import (
+from padiff.engine.explaining.after_step import AfterStep
+from padiff.engine.explaining.suspected import Suspected, found_in_backward, suspected
+from padiff.engine.explaining.why import explained_places, explained_state
+from padiff.engine.fed.gradients_later import with_fed_gradients, without_backward, wrong_in_backward
+from padiff.engine.fed.lent import lent_weights
+from padiff.engine.fed.localise import Located, localise
+from padiff.engine.fed.second_look import (
     adds_much,
     agreeing_by_themselves,
     as_shares,
+    asks_of_forward_alone,
     explained,
     may_hide,
     on_kinks,
@@ -34,11 +27,20 @@ from padiff.engine.second_look import (
     without_cut,
     without_idle_inputs,
 )
+from padiff.engine.filling.assumed import Trial
+from padiff.engine.free.drift import UNCERTAIN, Drift, gradients_apart
+from padiff.engine.free.free_run import FreeRun
+from padiff.engine.free.kinks import BACKWARD, may_be_kinks, nudged, place_of, places, without_kinks_beside
+from padiff.engine.free.levelled import NOTE, levelled_first, levelled_gradients, may_be_levelled, without_gradients
+from padiff.engine.free.lone_outputs import with_lone_outputs
+from padiff.engine.free.trips import with_trips
+from padiff.engine.job import Job
+from padiff.engine.keeping import Keeping
+from padiff.engine.matched import Matched
+from padiff.engine.ops.ops_beside import named_by_ops, with_ops
+from padiff.engine.randomness import Randomness
 from padiff.engine.single_step import single_step
 from padiff.engine.state import State
-from padiff.engine.suspected import Suspected, found_in_backward, suspected
-from padiff.engine.trips import with_trips
-from padiff.engine.why import explained_places, explained_state
 from padiff.engine.widths import few_digits
 from padiff.frameworks.compiled import OPENS, compiled_parts, sealed
 from padiff.records import (
@@ -121,7 +123,9 @@ class Step:
                     stack.enter_context(session.eagerly())
                 self.free.compiled, self.eager_only = False, True
                 done = self.free.run()
-            return self._judged(self._without_sealed(done))
+            if self.free.follows:
+                return self._judged(self._without_sealed(done))
+            return self._judged(*self._with_gradients(done))
 
     def _draws_apart(self, done: StepComparison) -> bool:
         """Whether compiled code, which draws for itself, has come to something else, and an eager form would draw with
@@ -134,13 +138,31 @@ class Step:
             and all(how in OPENS for live in (self.job.base, self.job.raw) for how in compiled_parts(live).values())
         )
 
-    def _judged(self, done: StepComparison) -> tuple[StepComparison, list[Divergence]]:
-        """What both have run, with the place where they part."""
+    def _with_gradients(self, done: StepComparison) -> tuple[StepComparison, Located | None]:
+        """What ran forward only, with gradients from a second look, and that. Both run backward by themselves after all
+        where no dtype was narrow, and where it cannot be taken, or finds something in models built differently."""
+        second = self.second_look(done) if self.free.may_follow_later else None
+        if second is not None and (second.alike or not wrong_in_backward(second)):
+            return with_fed_gradients(done, second), second
+        self.free.follows = True
+        sessions = self.base, self.raw
+        spent = [session.spent for session in sessions]
+        for session in sessions:
+            session.rewind()
+        done = self.free.run()
+        for session, before in zip(sessions, spent, strict=True):
+            session.spent += before
+        gradients = [one for one in done.comparisons if one.phase == "gradient"]
+        if second is not None and not self.job.tolerance.narrow and not self._asks_for_more(done):
+            return done, None  # few digits in both: what they come to by themselves tells enough
+        return done, second if second is None or not _all_agree(gradients) else without_backward(second)
+
+    def _judged(self, done: StepComparison, second: Located | None = None) -> tuple[StepComparison, list[Divergence]]:
+        """What both have run, with the place where they part; ``second`` is a second look that was taken already."""
         self.done = done
         job, base, raw, noise = self.job, self.base, self.raw, self.free.noise
         located: list[Divergence] = []
         grown = False
-        second: Located | None = None
         by_rounding = job.tolerance.mode == "auto" and not self.compiled
         told = without_idle_inputs(done)
         if by_rounding:
@@ -148,14 +170,12 @@ class Step:
             known = {id(one) for one in shares}
             told = [one for one in told if id(one) not in known]
             done = self.done = replace(done, comparisons=tuple(as_shares(done.comparisons, shares)))
-        wanted = done.doubtful or wants_second_look(told, job.tolerance) or may_hide(told, noise)
-        if not wanted and by_rounding and (spacing := few_digits(job)):
-            wanted = adds_much(done, spacing)
+        wanted = second is not None or self._asks_for_more(done, told)
         if wanted and by_rounding and levelled_first(done, told, job.tolerance) and self._agree_levelled():
             done = replace(done, comparisons=tuple(on_kinks(done.comparisons)))
         elif wanted:
             with lent_weights(job, self.plan) if self._trained else nullcontext():
-                second = self.second_look(done)
+                second = second or self._looked_again(done, told)
                 if second is not None and not second.alike:
                     second = replace(second, state=tuple(agreeing_by_themselves(second.state, done.comparisons)))
                 if second is not None and by_rounding:
@@ -272,8 +292,31 @@ class Step:
             )
         return replace(second, faults=faults, state=state)
 
+    def _asks_for_more(self, done: StepComparison, told: Sequence[Comparison] | None = None) -> bool:
+        """Whether what both came to by themselves asks for a second look."""
+        told, tolerance = without_idle_inputs(done) if told is None else told, self.job.tolerance
+        if done.doubtful or wants_second_look(told, tolerance) or may_hide(told, self.free.noise):
+            return True
+        by_rounding = tolerance.mode == "auto" and not self.compiled
+        spacing = few_digits(self.job) if by_rounding else 0.0
+        return spacing > 0 and adds_much(done, spacing)
+
+    def _looked_again(self, done: StepComparison, told: Sequence[Comparison]) -> Located | None:
+        """A second look, without backward where forward is all there is to make sure of."""
+        forward = done.base.ran_backward and not done.doubtful and asks_of_forward_alone(told, self.job.tolerance)
+        found = self.second_look(done, backward=not forward)
+        if forward and found is not None and (found.faults or any(not one.agrees for one in found.state)):
+            return self.second_look(done)
+        return found
+
     def second_look(
-        self, done: StepComparison, job: Job | None = None, *, half_way: bool = False, earlier: Located | None = None
+        self,
+        done: StepComparison,
+        job: Job | None = None,
+        *,
+        half_way: bool = False,
+        earlier: Located | None = None,
+        backward: bool = True,
     ) -> Located | None:
         """Raw fed base's tensors; None where a model cannot stand it (one that checks what it is given).
 
@@ -298,6 +341,8 @@ class Step:
                     drift={} if self._trained else self.drift,
                     gradients_agree=bool(gradients) and all(one.agrees for one in gradients),
                     gradients_differ=bool(differing & BACKWARD) and "forward" not in differing and not done.doubtful,
+                    gradients_open=not self.free.follows,
+                    backward=backward,
                     half_way=half_way,
                     earlier=earlier,
                     suspects=None if self.compiled else self._suspected(job, told, earlier),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from padiff.engine.hidden_settings import hidden_settings
+from padiff.engine.explaining.hidden_settings import hidden_settings
 from padiff.engine.job import Job
 from padiff.engine.result import Result
 from padiff.engine.shared import shared_in_base

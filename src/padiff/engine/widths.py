@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from padiff.compare.leaning import FEWEST_DIGITS
 from padiff.compare.tolerance import spacing
 from padiff.engine.job import Job
+from padiff.frameworks.lookup import codes_of, has_code
 from padiff.frameworks.tree import LiveTree, main_dtype
 from padiff.records import Comparison, StepComparison, Tolerance
 
 PRODUCTS = ("linear", "bilinear", "conv", "attention", "transformer", "lstm", "gru", "rnn")
 """How the names of layers begin that multiply matrices."""
+_AUTOCAST = re.compile(r"(?!is_|get_|set_|clear_)\w*auto_?cast")
 FURTHEST = 16.0
 """Spacings of a format; what its products make, and a norm or a softmax of that, lies nearer."""
 
@@ -56,6 +60,25 @@ def _explained(first: Comparison, dtype: str) -> bool:
 def with_widths(job: Job) -> Job:
     """The job with what its models' dtypes say."""
     return replace(job, tolerance=with_width(job.tolerance, job.base, job.raw))
+
+
+def under_autocast(job: Job) -> Job:
+    """The job with the dtypes that its frameworks are told to compute in here, whatever models say themselves."""
+    asked = [getattr(live.adapter, "autocast_dtype", None) for live in (job.base, job.raw)]
+    return narrowed(job, [None if ask is None else ask() for ask in asked])
+
+
+def may_turn_narrow(live: LiveTree) -> bool:
+    """Whether the code of the model, or of a module of it, speaks of autocast, as far as it can be read: a guess at
+    what it will do."""
+    kinds = {type(module): module for module in live.modules if has_code(live.adapter, module)}
+    return any(map(_speaks_of_autocast, (live.model, *kinds.values())))
+
+
+def _speaks_of_autocast(module: Any) -> bool:
+    """Other than to turn it off, or to ask whether it is on."""
+    plain = (code for code in codes_of(module) if not any(const is False for const in code.co_consts))
+    return any(_AUTOCAST.match(name) for code in plain for name in (*code.co_names, *code.co_freevars))
 
 
 def narrowed(job: Job, dtypes: Iterable[str | None]) -> Job:

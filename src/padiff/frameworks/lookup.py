@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 from padiff.frameworks.layers import LayerSpec
@@ -71,6 +72,16 @@ def own_forward(adapter: Adapter, module: Any) -> bool:
     forward = getattr(module, "forward", None)
     home = getattr(getattr(forward, "__func__", forward), "__module__", None)
     return home is not None and home.partition(".")[0] not in (adapter.name, "padiff", "functools")
+
+
+def codes_of(module: Any) -> Iterator[CodeType]:
+    """The code of a module's forward, as far as it can be read: its own, and that of decorators around it."""
+    function = getattr(module, "forward", None)
+    while function is not None:
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
+        function = getattr(function, "__wrapped__", None)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -166,6 +166,8 @@ class PaddleAdapter:
         return version
 
     def storage(self, tensor: Any) -> int:
+        if not tensor._is_initialized():
+            return next(_GONE)
         return int(tensor.data_ptr()) - int(tensor.offset)
 
     def assign(self, tensor: Any, value: Array) -> None:

@@ -15,12 +15,14 @@ from torch.nn.parameter import is_lazy
 from padiff.errors import ArgumentError
 from padiff.frameworks import (
     containers,
+    picks,
     torch_arrays,
     torch_cancelling,
     torch_device,
     torch_graphs,
     torch_ops,
     torch_optimizers,
+    torch_picks,
     torch_scripts,
     torch_substitutes,
 )
@@ -242,6 +244,9 @@ class TorchAdapter:
 
     def cancelling(self, told: Told) -> AbstractContextManager[None]:
         return listening(told, torch_cancelling.patches())
+
+    def picking(self, told: picks.Told) -> AbstractContextManager[None]:
+        return picks.listening(told, torch_picks.patches())
 
     def op_name(self, op: Any, function: CodeType | None, several: bool) -> str:
         return torch_ops.op_name(op, function, several)

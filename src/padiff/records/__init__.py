@@ -1,6 +1,7 @@
 """The frozen records handed from one stage to the next. They know nobody, and hold no framework."""
 
 from padiff.records.comparisons import (
+    SMALLEST,
     Calibration,
     Comparison,
     Mismatch,
@@ -38,11 +39,12 @@ from padiff.records.traces import (
     Unmatched,
 )
 from padiff.records.values import MASKED, Array, Frame, Phase, Reason, Role, Side, TensorSpec, Value, Verdict
-from padiff.records.weights import Choice, WeightEntry, WeightPlan, WeightProblem, WeightSource
+from padiff.records.weights import Choice, Question, WeightEntry, WeightPlan, WeightProblem, WeightSource
 
 __all__ = [
     "FIRST_OP",
     "MASKED",
+    "SMALLEST",
     "UNORDERED",
     "Anchors",
     "Array",
@@ -72,6 +74,7 @@ __all__ = [
     "Phase",
     "Picture",
     "PlainData",
+    "Question",
     "Reason",
     "Role",
     "Rules",

@@ -10,6 +10,9 @@ from padiff.records.plain import PlainData, record
 from padiff.records.traces import Call, StepTrace, Unmatched
 from padiff.records.values import Phase, Reason, Role, Verdict
 
+SMALLEST = {2.0**-10: 2.0**-24}
+"""Of dtypes of few exponents, by their spacing: the smallest number that they hold."""
+
 
 @record
 class Tolerance(PlainData):

@@ -151,7 +151,8 @@ class Divergence(PlainData):
             f"{place} ({self.base_kind} vs {self.raw_kind}) differs in {self.phase} at step {self.step}: "
             f"{self.comparison.outcome.message}"
         )
-        lines = [text, *([self.note] if self.note else []), *self._op_lines()]
+        why = [f"cause: {cause}" for cause in self.causes[:1]]
+        lines = [text, *([self.note] if self.note else []), *self._op_lines(), *why]
         return "\n".join(lines)
 
     def _op_lines(self) -> list[str]:

@@ -59,6 +59,10 @@ class WeightEntry(PlainData):
         return f"{self.path} <- {' + '.join(source.path for source in self.sources)}"
 
 
+Question = tuple[str, tuple[str, str]]
+"""What a choice is about, and where."""
+
+
 @dataclass(frozen=True)
 class Choice(PlainData):
     """What the evidence leaves open, declared before anything runs: ways to fill some tensors, the first by default."""
@@ -69,6 +73,11 @@ class Choice(PlainData):
     """Which option the plan's entries follow."""
     place: tuple[str, str] = ("", "")
     """Modules of base and raw around the first place where it makes a difference."""
+
+    @property
+    def asks(self) -> Question:
+        """By this a choice is known again in another plan of the same models."""
+        return self.what, self.place
 
 
 @dataclass(frozen=True)

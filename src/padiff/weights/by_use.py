@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Anchors,
@@ -80,7 +82,8 @@ def plan_by_use(
     base_units = [unit for unit in units_of(base, base_use, values=values) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use, values=values) if unit.node.path not in skip[1]]
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
-    tables = frozen_and_buffers(base_left, raw_left, (partial(_frozen, base), partial(_frozen, raw)))
+    kept = (partial(_frozen, base), partial(_frozen, raw))
+    tables = frozen_and_buffers(base_left, raw_left, kept, partial(_unmade, base, raw))
     pairs += tables
     base_left, raw_left = rest(base_left, raw_left, tables)
     pairs, sets = settle(moved_along(pairs), Flow(base.tree, base_use), Flow(raw.tree, raw_use))
@@ -102,6 +105,15 @@ def hold_the_same(base: LiveTree, raw: LiveTree, use: Usage) -> bool:
 def _frozen(live: LiveTree, unit: Unit) -> bool:
     """Whether nobody trains a parameter."""
     return not live.adapter.requires_grad(live.tensors()[unit.main.held.path])
+
+
+def _unmade(base: LiveTree, raw: LiveTree, ours: Unit, theirs: Unit) -> bool:
+    """Whether a table of raw's holds one number throughout, which nobody has made, or was given base's already."""
+    one, other = (
+        live.adapter.to_numpy(live.tensors()[unit.main.held.path]).ravel()
+        for live, unit in ((base, ours), (raw, theirs))
+    )
+    return bool((other == other[0]).all() or np.array_equal(one, other))
 
 
 def _tied(base: Sequence[Unit], raw_left: Sequence[Unit]) -> tuple[list[UnitPair], list[Unit]]:

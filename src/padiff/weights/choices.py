@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from padiff.frameworks.tree import LiveTree
-from padiff.records import Choice, WeightEntry, WeightSource
+from padiff.records import Choice, ModuleTree, WeightEntry, WeightSource
 from padiff.weights.compose import compose
 from padiff.weights.fitting import UnitPair, in_part_order, merges, part_role, tells_order, turned_merge
 from padiff.weights.joining import out_size
 from padiff.weights.sets import OpenSet, permuted
 from padiff.weights.units import UNKNOWN, Atom, Unit
 
+_LISTS = ("module_list", "module_dict", "parameter_list", "parameter_dict")
 _MOST_PERMUTED = 5
 _MOST_SWAPPED = 8
 """Sets up to the one size are tried in every order, up to the other with two exchanged; larger ones stay open."""
@@ -63,10 +64,32 @@ def questions_of(
         family = {number: pairs[number] for number in numbers}
         options = _turned(family) if kind == "orientation" else _orders(family, base, raw)
         if len(options) > 1:
-            leader = pairs[numbers[0]].raw[0].path
+            leader = pairs[_first_to_tell(pairs, numbers, options)].raw[0].path
             first = [pair for pair in family.values() if leader in (pair.raw[0].path, pair.along)]
             found.append(Question(f"{kind} of {place}", tuple(options), _place(pairs, first)))
-    return tuple(found)
+    return tuple(
+        replace(one, place=(called_around(base.tree, one.place[0]), called_around(raw.tree, one.place[1])))
+        for one in found
+    )
+
+
+def _first_to_tell(pairs: Sequence[UnitPair], numbers: Sequence[int], options: Sequence[Option]) -> int:
+    """The first of some pairs that each of the options fills otherwise: where there is one head, all heads one after
+    the other are no other layout."""
+    for number in numbers:
+        paths = {atom.held.path for atom in _raw_atoms(pairs[number])}
+        filled = [[entry for entry in option.entries if entry.path in paths] for option in options]
+        if all(one != other for one, other in itertools.combinations(filled, 2)):
+            return number
+    return numbers[0]
+
+
+def called_around(tree: ModuleTree, place: str) -> str:
+    """The innermost module around a place that is called: a list is not."""
+    nodes = tree.by_path()
+    while place and (place not in nodes or nodes[place].layer in _LISTS):
+        place = place.rpartition(".")[0]
+    return place
 
 
 def _which_is_which(pairs: Sequence[UnitPair], one: OpenSet) -> Question:
@@ -222,14 +245,17 @@ def _interleavings(
 
 
 def _in_common(found: Sequence[dict[tuple[str, int], tuple[int, str]]]) -> list[tuple[tuple[int, ...], str]]:
-    """What is possible in every block: its number of heads in each, and what it is called in the first."""
-    first = found[0] if found else {}
-    shared = [sort for sort in first if all(sort in other for other in found)]
-    return [(tuple(one[sort][0] for one in found), first[sort][1]) for sort in shared]
+    """What is possible in every block: its number of heads in each, and what it is called in the first that has
+    several."""
+    shared = [sort for sort in (found[0] if found else {}) if all(sort in other for other in found)]
+    several = {sort: next((one[sort][1] for one in found if one[sort][0] > 1), "") for sort in shared}
+    return [(tuple(one[sort][0] for one in found), several[sort]) for sort in shared if several[sort]]
 
 
 def _by_head(entry: WeightEntry, heads: int, fuses: bool) -> WeightEntry:
     """The same from, or into, a layout in which each head has all parts."""
+    if heads == 1:
+        return entry
     if fuses:
         return replace(entry, heads=heads)
     return replace(entry, sources=tuple(_of_each_head(source, heads) for source in entry.sources))
@@ -260,6 +286,6 @@ def _said(pair: UnitPair, base: LiveTree, raw: LiveTree, names: Sequence[str]) -
             module = live.modules[node.index]
             for name in names:
                 value = getattr(module, name, None)
-                if isinstance(value, int) and value > 1:
+                if isinstance(value, int) and value > 0:
                     return [value]
     return []

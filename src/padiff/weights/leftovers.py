@@ -162,15 +162,20 @@ def beside_partners(pairs: Sequence[UnitPair], base: Sequence[Unit], raw: Sequen
 
 
 def frozen_and_buffers(
-    base: Sequence[Unit], raw: Sequence[Unit], frozen: tuple[Callable[[Unit], bool], Callable[[Unit], bool]]
+    base: Sequence[Unit],
+    raw: Sequence[Unit],
+    frozen: tuple[Callable[[Unit], bool], Callable[[Unit], bool]],
+    unmade: Callable[[Unit, Unit], bool],
 ) -> list[UnitPair]:
-    """A parameter that nobody trains here may be a buffer there: the only ones of their shape that are left, in use."""
+    """A parameter that nobody trains here may be a buffer there: the only ones of their shape that are left, in use. An
+    embedding's, where raw's buffer is ``unmade``: a table that raw makes itself is compared with what is looked up."""
     sides: list[dict[tuple[int, ...], list[Unit]]] = []
     for units in (base, raw):
         by_shape: dict[tuple[int, ...], list[Unit]] = defaultdict(list)
         for unit in units:
-            if unit.layer is None and len(unit.atoms) == 1 and unit.use < math.inf and len(flat(unit.main.shape)) > 1:
-                by_shape[flat(unit.main.shape)].append(unit)
+            shape = flat(unit.main.shape)
+            if unit.layer in (None, "embedding") and len(unit.atoms) == 1 and unit.use < math.inf and len(shape) > 1:
+                by_shape[shape].append(unit)
         sides.append(by_shape)
     found: list[UnitPair] = []
     for shape, ones in sides[0].items():
@@ -179,6 +184,8 @@ def frozen_and_buffers(
             continue
         of_base = bool(ones[0].required)
         kept = frozen[0](ones[0]) if of_base else frozen[1](others[0])
+        if ones[0].layer == "embedding":
+            kept = kept and unmade(ones[0], others[0])
         if kept and ones[0].atoms.keys() == others[0].atoms.keys():
             found.append(UnitPair((ones[0],), (others[0],), "shape, a parameter that is not trained", 0.9))
     return found

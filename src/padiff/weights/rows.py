@@ -101,10 +101,15 @@ def source_of(part: Part, target: Stored) -> tuple[WeightSource, tuple[int, ...]
         start, stop = size * part.place, size * (part.place + 1)
         shape = (*shape[: part.stored.along], size, *shape[part.stored.along + 1 :])
     permute = None
-    if _spelt_alike(axes, target.axes) and len(axes) == len(shape):
+    if _spelt_alike(axes, target.axes) and len(axes) == len(shape) and not (axes == target.axes and _has(shape, axes)):
         kept, permute = _order(axes, target.axes)
         shape = tuple([shape[place] for place in kept])
     return WeightSource(part.held.path, permute, part.stored.along, start, stop), shape
+
+
+def _has(shape: tuple[int, ...], axes: str) -> bool:
+    """Whether an axis is there that the row takes to be of length one: a norm over other axes than usual."""
+    return any(letter == "1" and n != 1 for letter, n in zip(axes, shape, strict=True))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,9 +20,11 @@ from padiff.diagnose.scene import Scene
 from padiff.diagnose.stages import Stage, stages
 from padiff.records import Array, Call, Cause, Slot
 
-ACTIVATIONS = frozenset(
-    ("relu", "gelu", "silu", "sigmoid", "tanh", "softplus", "leaky_relu", "elu", "hardswish", "mish", "glu", "softmax")
-) | {"log_softmax", "prelu"}
+_ACTIVATIONS = """
+    relu relu6 gelu silu sigmoid tanh softplus leaky_relu elu selu celu hardswish hardsigmoid hardtanh mish glu softmax
+    log_softmax log_sigmoid prelu softsign tanhshrink
+"""
+ACTIVATIONS = frozenset(_ACTIVATIONS.split())
 NORMS = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"})
 POOLS = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_avg", "adaptive_max") for n in (1, 2, 3))
 

@@ -52,15 +52,18 @@ def projections(trial: Trial, sample: int, heads: list[int]) -> Iterator[Project
 
 
 def _named(trial: Trial, sample: int) -> dict[str, Array]:
-    """By name; a norm of the query or the key comes after it, and stands in for it."""
+    """By name, by base's where raw's says nothing; a norm of the query or the key comes after it, and stands in for
+    it."""
     found: dict[str, tuple[bool, Array]] = {}
     scene = trial.scene
     for source in (scene.around, scene.given):
         for path, tensor in source.items():
+            told = any(pattern.search(path) for pattern in _ROLES.values())
+            name = path if told else scene.in_base.get(path, path)
             for role, pattern in _ROLES.items():
-                if not pattern.search(path) or tensor.ndim not in (3, 4) or not len(tensor):
+                if not pattern.search(name) or tensor.ndim not in (3, 4) or not len(tensor):
                     continue
-                later = "norm" in path.rpartition(".")[2]
+                later = "norm" in name.rpartition(".")[2]
                 if role not in found or (
                     later and not found[role][0] and tensor.size == found[role][1].size * len(tensor)
                 ):

@@ -1,0 +1,1 @@
+"""Models that ran apart: two dumps compared, or raw run along base's dump."""

@@ -1,0 +1,1 @@
+"""A model that somebody else runs: its steps recorded, shaken, written into a dump."""

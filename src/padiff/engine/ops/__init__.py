@@ -1,0 +1,1 @@
+"""Ops of modules' own code, held beside base's where that is asked for."""
