@@ -11,8 +11,8 @@ from typing import Any
 
 from padiff.records import Frame
 
-_OWN_FOLDER = str(Path(__file__).resolve().parents[1])
-_DEMO_FOLDER = str(Path(__file__).resolve().parents[1] / "demo")  # written as a user would
+_OWN_FOLDER = str(Path(__file__).parents[1])
+_DEMO_FOLDER = str(Path(__file__).parents[1] / "demo")  # written as a user would
 
 
 def call_model(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

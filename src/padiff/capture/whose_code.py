@@ -13,11 +13,10 @@ USER, FUNCTION, WRAPPER, LAYER, END = range(5)
 """The user's; a function of the framework; what stands around one; one of its layers; padiff's own, whose ops are
 nobody's business."""
 
-_OWN_FOLDER = str(Path(__file__).resolve().parents[1])
-_FRAMEWORKS = ("torch", "torch_writes", "torch_compiled", "paddle", "listener")
-_ADAPTERS = tuple(f"frameworks{os.sep}{name}.py" for name in _FRAMEWORKS)
-_WATCHING = ("_ops.py", f"{os.sep}ops.py", "functions.py", "paddle_builtins.py", *_ADAPTERS)
-"""Our own files that stand between an op and who called it."""
+_OWN_FOLDER = str(Path(__file__).parents[1])
+_ADAPTERS = f"{_OWN_FOLDER}{os.sep}frameworks{os.sep}"
+_WATCHING = frozenset(str(Path(__file__).with_name(name)) for name in ("ops.py", "functions.py", "own_functions.py"))
+"""Our own files that stand between an op and who called it, beside those of the adapters."""
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")
 
 
@@ -41,7 +40,7 @@ class WhoseCode:
 
     def _of_file(self, name: str) -> int:
         if name.startswith(_OWN_FOLDER + os.sep) and not name.startswith(f"{_OWN_FOLDER}{os.sep}demo"):
-            return WRAPPER if name.endswith(_WATCHING) else END
+            return WRAPPER if name.startswith(_ADAPTERS) or name in _WATCHING else END
         if name.startswith(self._layers):
             return LAYER
         if name in self._wrappers:
