@@ -14,9 +14,18 @@ USER, FUNCTION, WRAPPER, LAYER, END = range(5)
 nobody's business."""
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
-_ADAPTERS = f"{_OWN_FOLDER}{os.sep}frameworks{os.sep}"
-_WATCHING = frozenset(str(Path(__file__).with_name(name)) for name in ("ops.py", "functions.py", "own_functions.py"))
-"""Our own files that stand between an op and who called it, beside those of the adapters."""
+_WATCHING = frozenset(
+    str(Path(_OWN_FOLDER, room, f"{name}.py"))
+    for room, names in {
+        "capture": ("ops", "functions", "own_functions"),
+        "frameworks": (
+            *("torch", "torch_ops", "torch_writes", "torch_compiled"),
+            *("paddle", "paddle_ops", "paddle_builtins", "cancelling_ops", "listener"),
+        ),
+    }.items()
+    for name in names
+)
+"""Our own files that stand between an op and who called it. What others do, such as to draw for a model, is ours."""
 _TYPED_IN = ("<stdin>", "<string>", "<ipython")
 
 
@@ -40,7 +49,7 @@ class WhoseCode:
 
     def _of_file(self, name: str) -> int:
         if name.startswith(_OWN_FOLDER + os.sep) and not name.startswith(f"{_OWN_FOLDER}{os.sep}demo"):
-            return WRAPPER if name.startswith(_ADAPTERS) or name in _WATCHING else END
+            return WRAPPER if name in _WATCHING else END
         if name.startswith(self._layers):
             return LAYER
         if name in self._wrappers:

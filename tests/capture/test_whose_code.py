@@ -1,4 +1,4 @@
-"""padiff under a folder that is a link: its own lines are still no user's."""
+"""Whose a line is: of padiff under a folder that is a link, too, its own lines are no user's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import padiff
+from padiff.capture import whose_code
 
 SCRIPT = """
 import torch
@@ -47,3 +48,7 @@ def test_lines_are_the_users(tmp_path: Path) -> None:
         "[['h = self.one(x).topk(4).values'], ['h = h * 1.1']]",
         "h = self.one(x).topk(4).values | h = h * 1.1",
     ]
+
+
+def test_files_that_stand_around_an_op_are_there() -> None:
+    assert [name for name in whose_code._WATCHING if not Path(name).is_file()] == []
