@@ -266,3 +266,69 @@ def test_losses_that_are_gathered_and_then_added_up(bug: str, place: str | None)
     torch.manual_seed(0)
     found = padiff.compare(BalancedNet(), SparseNet(bug), X).divergence
     assert (None if found is None else found.raw_path) == place, str(found)
+
+
+class Seen(torch.nn.Module):
+    """Returns what is pooled besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.norm, self.post = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.LayerNorm(6)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x + torch.relu(self.mix(x)))
+        return x, self.post(x.amax(1))
+
+
+class Matched(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.read = Seen(), Seen()
+        self.of_seen, self.of_read = (torch.nn.Linear(6, 4, bias=False) for _ in range(2))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        seen, read = self.of_seen(self.seen(x)[1]), self.of_read(self.read(y)[1])
+        return torch.nn.functional.normalize(seen, dim=-1) @ torch.nn.functional.normalize(read, dim=-1).T
+
+
+class Tower(paddle.nn.Layer):
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.fc, self.ln, self.ln_post = paddle.nn.Linear(6, 6), paddle.nn.LayerNorm(6), paddle.nn.LayerNorm(6)
+        self.bug = bug
+
+    def forward(self, x: Any) -> Any:
+        x = self.ln(x + paddle.nn.functional.relu(self.fc(x)))
+        return x, x.max(1) if self.bug == "norm" else self.ln_post(x.max(1))
+
+
+class Towers(paddle.nn.Layer):
+    """Projects by itself."""
+
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.image, self.text, self.bug = Tower(bug), Tower(""), bug
+        self.image_projection, self.text_projection = (self.create_parameter((6, 4)) for _ in range(2))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        image, text = self.image(x)[1], self.text(y)[1]
+        image = paddle.matmul(image, self.image_projection)
+        text = paddle.matmul(text, self.text_projection)
+        image = image if self.bug == "whole" else image / image.norm(axis=-1, keepdim=True)
+        return image @ (text / text.norm(axis=-1, keepdim=True)).T
+
+
+@pytest.mark.parametrize(("bug", "place"), [("", None), ("norm", ("image", "forward")), ("whole", ("", "forward"))])
+def test_what_the_caller_projects_in_its_own_way(bug: str, place: tuple[str, str] | None) -> None:
+    torch.manual_seed(0)
+    paddle.seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 3, 5, 6)).astype("float32")
+    found = padiff.compare(Matched(), Towers(bug), (x[0], x[1])).divergence
+    assert (None if found is None else (found.raw_path, found.phase)) == place, str(found)
+
+
+def test_what_base_projects_with_parameters_of_its_own() -> None:
+    torch.manual_seed(0)
+    paddle.seed(0)
+    x = np.random.default_rng(0).normal(size=(2, 3, 5, 6)).astype("float32")
+    assert padiff.compare(Towers(""), Matched(), (x[0], x[1])).aligned

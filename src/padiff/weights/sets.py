@@ -12,9 +12,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
-from padiff.records import ModuleTree, Usage
-from padiff.weights.bundles import Likes, likes_among
+from padiff.records import ModuleTree, Side, Usage
+from padiff.weights.bundles import Bundle, Likes, likes_among
 from padiff.weights.fitting import UnitPair
 from padiff.weights.naming import said_by_all, told
 from padiff.weights.units import Unit
@@ -22,6 +23,7 @@ from padiff.weights.units import Unit
 Place = tuple[str, Sequence[Unit]]
 """A path, and the units that lie there."""
 OPEN = 0.6
+_SIDES: tuple[Side, Side] = ("base", "raw")
 _MOST_NAMED = 8
 
 
@@ -196,6 +198,7 @@ class _Settling:
         for family in self._families.values():
             first = family[0]
             for places in self._clusters(first):
+                self._uncross(family, places)
                 raw = tuple(first.raw_names[place] for place in places)
                 base = tuple(first.base_names[first.source[place]] for place in places)
                 blocks = []
@@ -209,11 +212,26 @@ class _Settling:
                 found.append(OpenSet(base, raw, _star(first.likes.raw), tuple(blocks)))
         return found
 
+    def _uncross(self, family: Sequence[_Set], places: Sequence[int]) -> None:
+        """What is open begins with the order of use, where one side's layers are used one after the other."""
+        for one in family:
+            if all(self._apart(one, a, b) for a, b in combinations(places, 2)):
+                continue
+            raw = sorted(places, key=lambda place: self._use(one.bundles[place], "raw"))
+            base = sorted(places, key=lambda place: self._use(one.bundles[place], "base"))
+            self._exchange(one, {place: one.source[other] for place, other in zip(raw, base, strict=True)})
+
+    def _use(self, bundle: Bundle, side: Side) -> float:
+        return min((unit.use for unit in self._units(bundle, side)), default=math.inf)
+
+    def _units(self, bundle: Bundle, side: Side) -> list[Unit]:
+        return [unit for number in bundle.pairs for unit in getattr(self.pairs[number], side)]
+
     def _clusters(self, one: _Set) -> list[list[int]]:
         clusters: list[list[int]] = []
         for place in one.untold:
             for cluster in clusters:
-                if all(self._apart(one, place, other) for other in cluster):
+                if all(self._open(one, place, other) for other in cluster):
                     cluster.append(place)
                     break
             else:
@@ -225,13 +243,24 @@ class _Settling:
     def _apart(self, one: _Set, place: int, other: int) -> bool:
         a, b = one.bundles[place], one.bundles[other]
         return self._raw.apart(
-            (a.raw, [unit for number in a.pairs for unit in self.pairs[number].raw]),
-            (b.raw, [unit for number in b.pairs for unit in self.pairs[number].raw]),
+            (a.raw, self._units(a, "raw")),
+            (b.raw, self._units(b, "raw")),
         ) and self._base.apart(self._base_place(one, place), self._base_place(one, other))
 
+    def _open(self, one: _Set, place: int, other: int) -> bool:
+        """Whether nothing says which of two of raw's is which; of tensors that a module keeps itself not even the
+        order in which the other model calls its layers does where something has crossed them."""
+        units = ([u for at in (place, other) for u in self._units(one.bundles[at], side)] for side in _SIDES)
+        kept = self._raw.ran and any(len({unit.node.index for unit in of_side}) == 1 for of_side in units)
+        return (kept and self._crossed(one, place, other)) or self._apart(one, place, other)
+
+    def _crossed(self, one: _Set, place: int, other: int) -> bool:
+        """Whether base uses first what raw uses later."""
+        first, second = ([self._use(one.bundles[at], side) for side in _SIDES] for at in (place, other))
+        return all(map(math.isfinite, (*first, *second))) and (first[0] - second[0]) * (first[1] - second[1]) < 0
+
     def _base_place(self, one: _Set, place: int) -> Place:
-        units = [unit for number in one.bundles[place].pairs for unit in self.pairs[number].base]
-        return one.bundles[one.source[place]].base, units
+        return one.bundles[one.source[place]].base, self._units(one.bundles[place], "base")
 
     def _exchange(self, one: _Set, wanted: Mapping[int, int]) -> list[int]:
         """Fill each bundle of raw from the wanted bundle of base; returns the places that changed."""

@@ -13,6 +13,8 @@ from padiff.records import Call, Fault
 
 SUMMING = frozenset({"add", "sub", "sum", "cat", "stack"})
 """Ops by which authors add up what calls return, each in his own way: one after the other, or all in the end."""
+PROJECTING = frozenset({"linear", "matmul"})
+"""A layer, and what a module's own code does instead with a parameter of its own."""
 
 
 def returned_wrong(culprit: Culprit, further: Sequence[Fault], fault: Fault) -> Fault | None:
@@ -23,10 +25,11 @@ def returned_wrong(culprit: Culprit, further: Sequence[Fault], fault: Fault) -> 
     if likes is None or culprit.base is None or culprit.raw is None:
         return None
     events: list[Sequence[Event]] = [[culprit.base], [culprit.raw]]
-    if culprit.base.thing != culprit.raw.thing:
-        if not {culprit.base.thing, culprit.raw.thing} <= SUMMING:
-            return None
+    things = {culprit.base.thing, culprit.raw.thing}
+    if len(things) > 1 and things <= SUMMING:
         events = [[one for one in unlike if one.thing in SUMMING] for unlike in culprit.unlike]
+    elif len(things) > 1 and not things <= PROJECTING:
+        return None
     given = [{slot.tensor for event in own for slot in event.call.inputs} for own in events]
     makers: list[list[Call]] = []
     handed: list[set[int]] = []
