@@ -36,6 +36,7 @@ from padiff.weights.sets import Flow, settle
 from padiff.weights.telling import by_values, rest
 from padiff.weights.unfilled import Beside, without_partner
 from padiff.weights.units import Unit, units_of
+from padiff.weights.up_and_down import without_synonyms
 from padiff.weights.wrappers import at_wrapper
 
 MOST_EXTRA = 0.1
@@ -81,6 +82,7 @@ def plan_by_use(
     """
     base_units = [unit for unit in units_of(base, base_use, values=values) if unit.node.path not in skip[0]]
     raw_units = [unit for unit in units_of(raw, raw_use, values=values) if unit.node.path not in skip[1]]
+    base_units, raw_units = without_synonyms(base_units, raw_units)
     pairs, base_left, raw_left = assign(base_units, raw_units, values=values)
     kept = (partial(_frozen, base), partial(_frozen, raw))
     tables = frozen_and_buffers(base_left, raw_left, kept, partial(_unmade, base, raw))

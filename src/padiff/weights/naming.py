@@ -63,6 +63,13 @@ def said_by_all(kinds: Sequence[str]) -> frozenset[str]:
     return frozenset.intersection(*(_read(re.sub(r"[123][dD]$", "", kind)).words for kind in kinds))
 
 
+def either_way(base: Sequence[str], raw: Sequence[str]) -> frozenset[str]:
+    """Words that say nothing where only one side speaks of up and down: a feed-forward goes up first, an adapter and
+    a squeeze down."""
+    says = [any(_read(path).spelt & {"up", "down"} for path in paths) for paths in (base, raw)]
+    return frozenset({canonical("up"), canonical("down")}) if says[0] != says[1] else frozenset()
+
+
 def _distinct(paths: Sequence[str], idle: frozenset[str]) -> list[_Name]:
     """What each name says that not all of its set say."""
     read = [_read(path) for path in paths]

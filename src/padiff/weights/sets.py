@@ -17,7 +17,7 @@ from itertools import combinations
 from padiff.records import ModuleTree, Side, Usage
 from padiff.weights.bundles import Bundle, Likes, likes_among
 from padiff.weights.fitting import UnitPair
-from padiff.weights.naming import said_by_all, told
+from padiff.weights.naming import either_way, said_by_all, told
 from padiff.weights.units import Unit
 
 Place = tuple[str, Sequence[Unit]]
@@ -129,7 +129,8 @@ class _Settling:
         places = range(len(one.bundles))
         if not self._in_any_order(one, [place for place in found if found[place] != one.source[place]]):
             # What all of them are tells none apart, though one is called so: attn, of two attentions in a row.
-            found = told(one.base_names, one.raw_names, norms=norms, idle=self._what_they_are(one))
+            idle = self._what_they_are(one) | either_way(one.base_names, one.raw_names)
+            found = told(one.base_names, one.raw_names, norms=norms, idle=idle)
         if self._counts_down(one, found):
             found = {}
         taken = set(found.values())
