@@ -41,6 +41,8 @@ class Doubts:
         """Whatever was in doubt, also of calls that were given something else."""
         self._slight: set[int] = set()
         """Raw calls that were found wrong for so little that no step can be missing."""
+        self._gone_on: set[int] = set()
+        """Raw calls in doubt after which one beside them was given the right thing."""
 
     def add(self, base: Call, call: Call, fault: Fault, *, misfed: bool) -> None:
         """A call that might end elsewhere returned something else; ``misfed`` says that it was given something else,
@@ -80,6 +82,7 @@ class Doubts:
         """A call is given what base's was: one before it that merely returned more or less just ends elsewhere."""
         if self._open:
             beside = call.parent
+            self._gone_on.update(doubt.raw.index for doubt in self._open if doubt.raw.parent == beside)
             self._open = [
                 doubt
                 for doubt in self._open
@@ -95,7 +98,12 @@ class Doubts:
 
     def left(self, one: Slot, told: Slot) -> bool:
         """Whether something doubtful may be wrong, where a tensor is; what one side rectifies in the module, and the
-        other after it, is not what was wrong. Where both hand on what they returned, nobody does it after it."""
+        other after it, is not what was wrong. Where both hand on what they returned, nobody does it after it. Nor is
+        one that lacks a whole step, and after which all went on rightly, what is slightly wrong later."""
+        if not self._gone_on.isdisjoint(doubt.raw.index for doubt in self._open) and _slightly(one, told):
+            self._open = [
+                doubt for doubt in self._open if doubt.raw.index not in self._gone_on or _slight_itself(doubt)
+            ]
         while self._open and _rectifies(latest := self._innermost(self._open[-1])):
             if _is_output_of(latest, one, told) and not self._rectified_as_a_rule(latest):
                 break
@@ -188,7 +196,15 @@ def _size(doubt: Fault) -> int:
 
 def _slightly(one: Slot, told: Slot) -> bool:
     """Whether two tensors hold nearly the same numbers; in whatever order, where they are laid out differently."""
-    base, raw = one.value.numpy(), told.value.numpy()
+    return _nearly_alike(one.value.numpy(), told.value.numpy())
+
+
+def _slight_itself(doubt: Fault) -> bool:
+    """The same of what a call returned; of one that nothing is known of it may be."""
+    return doubt.expected is None or doubt.found is None or _nearly_alike(doubt.expected, doubt.found)
+
+
+def _nearly_alike(base: Array, raw: Array) -> bool:
     if base.shape == raw.shape and base.dtype.kind == raw.dtype.kind == "f":
         with np.errstate(all="ignore"):
             return bool(np.abs(base - raw).max(initial=0.0) <= _SLIGHT * np.sqrt(np.square(base).mean()))
