@@ -19,8 +19,6 @@ from rich.table import Table
 from benchmarks.localise.counted import ALIGNED, DIVERGING, cost
 from benchmarks.localise.judge import CAUSES, PLACES, Judgement
 
-"""What sums of thirds may be off by."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)

@@ -129,6 +129,28 @@ def test_weights_are_moved_as_on_the_host(dtype: Any, monkeypatch: pytest.Monkey
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("first", [0.0, 1e-6, torch.inf, torch.nan])
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_handed_on_is_moved_as_on_the_host(
+    dtype: Any, first: float, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what begins with whole numbers, holds nothing else, or ends below the least that float16 has."""
+    torch.manual_seed(0)
+    value = torch.full((90_000,), first)
+    value[80:] = torch.arange(80, 90_000) % 100 if whole else torch.logspace(-9, 3, 89_920)
+    value = value.to(dtype)
+    for step in (None, 2.0**-10):
+        expected = Jitter(step, seed=3)(ADAPTER.to_numpy(value))
+        with monkeypatch.context() as patched:
+            patched.setattr(torch_device, "_HOST", frozenset())
+            patched.setattr(torch_device, "BLOCK", 1000)
+            patched.setattr(TorchAdapter, "to_numpy", lambda *_: pytest.fail("fetched"))
+            found = Jitter(step, seed=3).there(Held(ADAPTER, value))
+        assert isinstance(found, Held)
+        assert np.array_equal(found.numpy(), expected, equal_nan=True)
+
+
 @pytest.mark.usefixtures("accelerator")
 def test_weights_are_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
     base, raw, _ = twins()

@@ -8,7 +8,7 @@ from typing import Any
 
 from padiff.frameworks import Adapter
 from padiff.frameworks.protocol import Measured
-from padiff.records import Array, Value
+from padiff.records import Array, Moves, Value
 
 
 class Held:
@@ -67,10 +67,10 @@ class Held:
         """A tensor of the framework's with these elements, for who does not write into it."""
         return self._adapter.detach(self._tensor)
 
-    def moved(self, factors: Callable[[], Array], largest: float) -> Held | None:
-        """Multiplied where it lies (see ``Adapter.multiplied``); None where it must be fetched for that."""
+    def moved(self, moves: Callable[[], Moves]) -> Held | None:
+        """Moved where it lies (see ``Adapter.multiplied``); None where it must be fetched for that."""
         multiplied = getattr(self._adapter, "multiplied", None)
-        found = None if multiplied is None else multiplied(self._tensor, factors, largest)
+        found = None if multiplied is None else multiplied(self._tensor, moves)
         return None if found is None else Held(self._adapter, found)
 
     def first(self, count: int) -> Array:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from padiff.capture.held import Held
-from padiff.records import SMALLEST, Array
+from padiff.records import SMALLEST, Array, Moves
 
 FEW = 64
 """Elements that usually tell whether all are whole."""
@@ -34,20 +34,19 @@ class Jitter:
         self._offset = 0
         self.cancelled = False
         """Whether something was moved that is left of larger numbers (see ``capture.cancelling``)."""
-        self._made: dict[tuple[float, np.dtype[Any]], Array] = {}
+        self._made: dict[tuple[float, np.dtype[Any]], tuple[Array, dict[Any, Any]]] = {}
 
-    def _factors(self, step: float, work: np.dtype[Any]) -> Array:
-        """One up or down for each of the next numbers, from another place of the signs each time."""
-        if (step, work) not in self._made:
-            once = 1.0 + step * self._signs
-            self._made[step, work] = np.concatenate((once, once)).astype(work)
+    def moves(self, dtype: np.dtype[Any], step: float | None = None, *, trained: bool = False) -> Moves:
+        """How the next tensor of a dtype is moved: from another place of the signs each time."""
+        own = spacing_of(dtype)
+        key = max(own, step or self.narrow), np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+        if key not in self._made:
+            once = 1.0 + key[0] * self._signs
+            self._made[key] = np.concatenate((once, once)).astype(key[1]), {}
+        factors, lent = self._made[key]
         self._offset = (self._offset + 7919) % _PERIOD
-        return self._made[step, work][self._offset : self._offset + _PERIOD]
-
-    def factors(self, dtype: np.dtype[Any], step: float | None = None) -> Array:
-        """What the next tensor of a dtype is multiplied by, over and over."""
-        work = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-        return self._factors(max(spacing_of(dtype), step or self._step or 0.0), work)
+        least = self._least if own < self.narrow else 0.0
+        return Moves(factors, lent, self._offset, LARGEST, least, least / _FEWEST, exact=not trained)
 
     @property
     def narrow(self) -> float:
@@ -69,8 +68,8 @@ class Jitter:
         own = spacing_of(array.dtype)
         if own == 0.0 or array.size == 0 or (not trained and whole(array)):
             return np.array(array)
-        factors = self.factors(array.dtype, step)
-        work = factors.dtype
+        moves = self.moves(array.dtype, step, trained=trained)
+        factors, work = moves.once, moves.factors.dtype
         flat = np.ascontiguousarray(array).reshape(-1).astype(work, copy=False)
         moved = np.empty(flat.shape, work)
         with np.errstate(all="ignore"):
@@ -81,23 +80,21 @@ class Jitter:
                     np.multiply(block, factors[: block.size], out=into, where=np.abs(block) < LARGEST)
                 else:
                     np.multiply(block, factors[: block.size], out=into)
-        if self._least and own < self.narrow:
-            _lose_below(self._least, moved)
+        if moves.least:
+            _lose_below(moves, moved)
         return moved.astype(array.dtype, copy=False).reshape(array.shape)
 
     def there(self, value: Held) -> Held | Array:
-        """The same where the numbers lie; fetched where those that come first may be whole."""
-        moved = None
-        if not whole(value.first(FEW)):
-            moved = value.moved(lambda: self.factors(np.dtype(value.dtype)), LARGEST)
+        """The same where the numbers lie."""
+        moved = value.moved(lambda: self.moves(np.dtype(value.dtype)))
         return self(value.numpy()) if moved is None else moved
 
 
-def _lose_below(least: float, moved: Array) -> None:
+def _lose_below(moves: Moves, moved: Array) -> None:
     """Small numbers as they are where exponents end: whole multiples of the least there is."""
     with np.errstate(all="ignore"):
-        small = np.abs(moved) < least / _FEWEST
-        moved[small] = np.rint(moved[small] / least) * least
+        small = np.abs(moved) < moves.coarse
+        moved[small] = np.rint(moved[small] / moves.least) * moves.least
 
 
 def whole(array: Array) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from padiff.capture.cancelling import in_place_of, rounded_inside
-from padiff.capture.jitter import LARGEST, Jitter
+from padiff.capture.jitter import Jitter
 from padiff.capture.one_step import Arguments
 from padiff.frameworks import Adapter
 from padiff.frameworks.containers import map_leaves, once_each
@@ -45,7 +45,7 @@ def _moved(adapter: Adapter, tensor: Any, jitter: Jitter, step: float | None) ->
     multiplied = getattr(adapter, "multiplied", None)
     if multiplied is None:
         return None
-    return multiplied(tensor, lambda: jitter.factors(np.dtype(adapter.dtype(tensor)), step), LARGEST)
+    return multiplied(tensor, lambda: jitter.moves(np.dtype(adapter.dtype(tensor)), step, trained=True))
 
 
 def perturbed_arguments(live: LiveTree, arguments: Arguments, jitter: Jitter) -> Arguments:

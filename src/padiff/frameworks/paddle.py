@@ -39,7 +39,7 @@ from padiff.frameworks.paddle_rnn import kept_for_backward
 from padiff.frameworks.paddle_settings import CONVENTIONS
 from padiff.frameworks.protocol import Enter, Exit, Fail, Follow, GradientSink, Handle, Measured, OpWatcher, See
 from padiff.frameworks.settings import changed, read_settings
-from padiff.records import Array, Direction
+from padiff.records import Array, Direction, Moves
 
 _STATISTICS = ("_mean", "_variance")
 _GONE = itertools.count(-1, -1)
@@ -147,7 +147,7 @@ class PaddleAdapter:
     def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
         return None
 
-    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
+    def multiplied(self, tensor: Any, moves: Callable[[], Moves]) -> Any | None:
         return None
 
     def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:

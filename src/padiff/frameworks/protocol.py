@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from padiff.frameworks.cancelling_ops import Told
 from padiff.frameworks.draws import Dice
 from padiff.frameworks.layers import LayerSpec
-from padiff.records import Array
+from padiff.records import Array, Moves
 
 Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None]
 """Called before a module runs: module, positional arguments, keyword arguments; may return others to run it on."""
@@ -200,8 +200,8 @@ class Adapter(Protocol):
         """A tensor on the host with an array's elements, or the array itself, which is nobody else's."""
         ...
 
-    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
-        """A copy, its numbers multiplied by factors that repeat, but for those beyond ``largest``; None on the host."""
+    def multiplied(self, tensor: Any, moves: Callable[[], Moves]) -> Any | None:
+        """A copy, its numbers moved; None on the host, where nobody asks how."""
         ...
 
     def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:

@@ -38,7 +38,7 @@ from padiff.frameworks.torch_gradients import before_written, keeping, on_gradie
 from padiff.frameworks.torch_hooks import attached
 from padiff.frameworks.torch_layers import LAYERS
 from padiff.frameworks.torch_writes import ReadWatch, WriteWatch, written_position
-from padiff.records import Array, Direction
+from padiff.records import Array, Direction, Moves
 
 _AUTOCAST = ("cpu", "cuda")
 
@@ -156,8 +156,8 @@ class TorchAdapter:
     def measure(self, base: Any, raw: Any, rtol: float | None) -> Measured | None:
         return torch_device.measure(base, raw, rtol)
 
-    def multiplied(self, tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
-        return torch_device.multiplied(tensor, factors, largest)
+    def multiplied(self, tensor: Any, moves: Callable[[], Moves]) -> Any | None:
+        return torch_device.multiplied(tensor, moves)
 
     def take(self, target: Any, source: Any, before: Callable[[], None]) -> bool:
         return torch_device.take(target, source, before)

@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from padiff.frameworks.cancelling_ops import Unheard
 from padiff.frameworks.protocol import Measured
-from padiff.records import Array, Direction
+from padiff.records import Array, Direction, Moves
 
 BLOCK = 1 << 24
 """Elements taken at once: what is made on the way takes some bytes for each."""
@@ -84,26 +84,39 @@ def _sums(base: Any, raw: Any, work: Any, rtol: float | None) -> Any:
     return torch.cat((norm(both, 2, dim=1), norm(both[:2], 1, dim=1), peak, excess))
 
 
-def multiplied(tensor: Any, factors: Callable[[], Array], largest: float) -> Any | None:
-    """A copy, its numbers multiplied by factors that repeat, but for those beyond ``largest``; None on the host."""
+def multiplied(tensor: Any, moves: Callable[[], Moves]) -> Any | None:
+    """A copy, its numbers moved; None on the host. The host is told nothing: whether all are whole is settled there."""
     if not elsewhere(tensor):
         return None
     work = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    repeating = factors()
-    period = len(repeating)
+    how = moves()
+    period = how.period
     with torch.no_grad():
-        repeated = torch.from_numpy(np.array(repeating)).to(tensor.device, work)
+        repeated = _lent(how, tensor.device)[how.begin : how.begin + period]
         flat = tensor.detach().reshape(-1)
         moved = torch.empty_like(flat)
+        whole = torch.ones((), dtype=torch.bool, device=tensor.device)
         rows = max(1, BLOCK // period) * period
         for start in range(0, flat.numel(), rows):
             block = flat[start : start + rows].to(work)
-            whole = block.numel() // period * period
+            full = block.numel() // period * period
             found = torch.empty_like(block)
-            torch.mul(block[:whole].view(-1, period), repeated, out=found[:whole].view(-1, period))
-            torch.mul(block[whole:], repeated[: block.numel() - whole], out=found[whole:])
-            moved[start : start + rows] = torch.where(block.abs() < largest, found, block)
-        return moved.view(tensor.shape)
+            torch.mul(block[:full].view(-1, period), repeated, out=found[:full].view(-1, period))
+            torch.mul(block[full:], repeated[: block.numel() - full], out=found[full:])
+            if how.least:
+                found = torch.where(found.abs() < how.coarse, (found / how.least).round() * how.least, found)
+            small = block.abs() < how.largest
+            if how.exact:
+                whole &= ((block == block.round()) | ~small).all()
+            moved[start : start + rows] = torch.where(small, found, block)
+        return (torch.where(whole, flat, moved) if how.exact else moved).view(tensor.shape)
+
+
+def _lent(moves: Moves, device: Any) -> Any:
+    """The factors on a device, uploaded once."""
+    if device not in moves.lent:
+        moves.lent[device] = torch.from_numpy(moves.factors).to(device)
+    return moves.lent[device]
 
 
 def spread(direction: Direction, like: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -27,8 +28,9 @@ Sums = Callable[[Any, Any, "float | None"], Array]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _kernel(base_at, raw_at, rows_at, size, rtol, at_once: tl.constexpr, columns: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(base_at, raw_at, rows_at, size, coarse, fine, at_once: tl.constexpr, columns: tl.constexpr):  # type: ignore[no-untyped-def]
     program = tl.program_id(0).to(tl.int64)
+    rtol = coarse.to(tl.float64) + fine.to(tl.float64)
     stride = tl.num_programs(0).to(tl.int64) * at_once
     gap2 = tl.zeros([at_once], tl.float64)
     base2 = tl.zeros([at_once], tl.float64)
@@ -65,9 +67,10 @@ def _sums(base: Any, raw: Any, rtol: float | None) -> Array:
     size = base.numel()
     programs = min(PROGRAMS, triton.cdiv(size, AT_ONCE))
     rows = torch.empty((programs, COLUMNS), dtype=torch.float64, device=base.device)
+    coarse = float(np.float32(rtol or 0.0))  # numbers are given to kernels in float32, so it is given in two parts
     here = base.device.index == torch.cuda.current_device()
     with nullcontext() if here else torch.cuda.device(base.device):
-        _kernel[(programs,)](base, raw, rows, size, rtol or 0.0, at_once=AT_ONCE, columns=COLUMNS)
+        _kernel[(programs,)](base, raw, rows, size, coarse, (rtol or 0.0) - coarse, at_once=AT_ONCE, columns=COLUMNS)
     return rows.cpu().numpy()
 
 

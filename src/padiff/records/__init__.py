@@ -26,6 +26,7 @@ from padiff.records.modules import (
     Stretch,
     Usage,
 )
+from padiff.records.moves import Moves
 from padiff.records.plain import PlainData, record
 from padiff.records.shapes import merged_axes, tiles_of
 from padiff.records.traces import (
@@ -66,6 +67,7 @@ __all__ = [
     "ModuleNode",
     "ModulePairs",
     "ModuleTree",
+    "Moves",
     "Noise",
     "Numbers",
     "OpPair",
