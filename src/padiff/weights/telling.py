@@ -51,11 +51,12 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
                 pairs.append(UnitPair((unit,), (other,), "names, shape", 1.0))
         left, right = rest(left, right, pairs)
     doubtful = {_family(unit) for unit in left} & {_family(unit) for unit in right}
+    stems = {_stems(unit) for unit in left} & {_stems(unit) for unit in right}
     in_lists = {_in_any_list(unit) for unit in left} & {_in_any_list(unit) for unit in right}
     last_names = {_last_name(unit) for unit in left} & {_last_name(unit) for unit in right}
 
     def counted_alike(base: Unit, raw: Unit) -> bool:
-        if _family(base) in doubtful or _family(raw) in doubtful:
+        if _family(base) in doubtful or _family(raw) in doubtful or _stems(base) in stems:
             return False
         if words_of(base.label) == words_of(raw.label):
             return True
@@ -67,6 +68,12 @@ def by_names(base: Sequence[Unit], raw: Sequence[Unit]) -> list[UnitPair]:
 def _family(unit: Unit) -> object:
     """Units that only names and order tell apart: of one block, one shape."""
     return unit.counted, _shapes(unit)
+
+
+def _stems(unit: Unit) -> object:
+    """Units that only numbers in their names tell apart, of whatever blocks."""
+    words = (word for word in words_of(unit.label) if not word[-1].isdigit())
+    return unit.numbers, tuple(words), _shapes(unit)
 
 
 def _in_any_list(unit: Unit) -> object:
