@@ -84,7 +84,8 @@ def with_op(
         return instead(wrong)
     named = _named(divergence, culprit, _coded(culprit, fault, scenes))
     if culprit.raw is not None and culprit.raw.call.is_op:
-        named = _at(named, culprit.raw.call.parent, scenes)
+        if not _goes_on_for(culprit.raw.call, culprit.base, scenes):
+            named = _at(named, culprit.raw.call.parent, scenes)
     elif fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call
         if _passes_on(call, scenes) if culprit.base is None else _stands_for(call, culprit.base, scenes):
@@ -92,6 +93,8 @@ def with_op(
     elif fault.phase == "forward" and _goes_on_alone(culprit):
         assert culprit.raw_next is not None
         named = _at(named, culprit.raw_next.call.parent, scenes)
+    if fault.phase == "forward" and named.raw_call == divergence.raw_call and _comes_before(culprit, named, scenes):
+        named = _at_caller(named, scenes)
     sure = not culprit.stopped and any(cause.confidence >= SURE for cause in divergence.causes)
     told = named if sure else replace(named, causes=merged((*divergence.causes, *causes_of_op(culprit))))
     text = f"{divergence.raw_path} is given a mask that leaves out other places than the one that base's makes itself"
@@ -130,10 +133,29 @@ def _passes_on(call: Call, scenes: Scenes) -> bool:
 def _stands_for(call: Call, base: Event, scenes: Scenes) -> bool:
     """Whether a module of raw's may be meant to do what an op of base's does: an activation does not normalise, and a
     dropout that does nothing does nothing wrong. Where they are called in its place, the code around leaves it out."""
-    active = scenes.job.raw.tree.nodes[call.node].layer in ACTIVATIONS
-    if (active and (base.thing in LAYERS or base.thing.endswith("_norm"))) or not base.call.is_op:
+    if not base.call.is_op or (_has_weights(base) and _without_weights(call, scenes)):
         return False
     return alters(call) or not _passes_on(call, scenes)
+
+
+def _goes_on_for(op: Call, base: Event | None, scenes: Scenes) -> bool:
+    """Whether an op is all that a layer does which cannot be meant to do what base's op does."""
+    owner = next((call for call in scenes.found.calls if call.index == op.parent), None)
+    if owner is None or base is None or owner.index in scenes.pairs:
+        return False
+    return _has_weights(base) and _without_weights(owner, scenes)
+
+
+def _without_weights(call: Call, scenes: Scenes) -> bool:
+    """Whether a module of raw's is an activation, or another layer of the framework's that holds nothing: a pooling."""
+    live = scenes.job.raw
+    node = live.tree.nodes[call.node]
+    bare = not (node.children or node.parameters or has_own_code(live, call.node))
+    return bare or node.layer in ACTIVATIONS
+
+
+def _has_weights(event: Event) -> bool:
+    return event.thing in LAYERS or event.thing.endswith("_norm")
 
 
 def _goes_on_alone(culprit: Culprit) -> bool:
@@ -151,6 +173,27 @@ def _goes_on_alone(culprit: Culprit) -> bool:
         made.update(slot.tensor for slot in event.call.outputs)
     given = {slot.tensor for slot in after.call.inputs}
     return bool(given & own) and not given & others
+
+
+def _comes_before(culprit: Culprit, divergence: Divergence, scenes: Scenes) -> bool:
+    """Whether the place is a layer of the framework's that base has none for, and something is missing before it, or
+    too much: it does what it always does."""
+    place = divergence.raw_call
+    own = [call for call in scenes.found.calls if place in (call.index, call.parent)]
+    if len(own) != 1 or place in scenes.pairs or has_own_code(scenes.job.raw, own[0].node):
+        return False
+    if culprit.raw is None:
+        after = culprit.raw_next
+        return after is not None and place == (after.call.parent if after.call.is_op else after.call.index)
+    return culprit.base is None and not culprit.raw.call.is_op and culprit.raw.call.index < place
+
+
+def _at_caller(divergence: Divergence, scenes: Scenes) -> Divergence:
+    calls = {call.index: call for call in scenes.found.calls}
+    caller = calls.get(calls[divergence.raw_call].parent)
+    if caller is None:
+        return divergence
+    return replace(divergence, raw_path=caller.path, raw_kind=caller.kind, raw_call=caller.index)
 
 
 def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:

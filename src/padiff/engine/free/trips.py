@@ -36,7 +36,8 @@ def of_extra_calls(
 def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) -> Divergence:
     partner = {other.node: one.node for one, other in done.pairs}
     base = _inside(done.base.calls, divergence.base_call, set(partner.values()))
-    raw = _inside(done.raw.calls, _around(divergence, done), set(partner))
+    around = _around(divergence, done)
+    raw = _inside(done.raw.calls, around, set(partner))
     times = Counter(call.node for call in base), Counter(call.node for call in raw)
     unequal: list[tuple[int, str]] = []
     taken: dict[int, Call] = {}
@@ -66,12 +67,19 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
         return divergence
     lone, text = min(unequal)
     first = next((call for call, told in lists if told == text), None)
-    owner = _who_calls(taken[lone], raw) if lone in taken and lone <= divergence.raw_call else None
-    if owner is not None and owner.index in _above(divergence.raw_call, raw):
+    within = [*raw, *(call for call in done.raw.calls if call.index == around)]
+    owner = _who_calls(taken[lone], within) if lone in taken and _shows(lone, divergence, raw, paired) else None
+    if owner is not None and owner.index in _above(divergence.raw_call, within) | _below(divergence.raw_call, within):
         divergence = replace(divergence, raw_path=owner.path, raw_kind=owner.kind, raw_call=owner.index)
     if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
         divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
     return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
+
+
+def _shows(lone: int, divergence: Divergence, raw: Sequence[Call], paired: Collection[int]) -> bool:
+    """Whether the models part when raw takes a trip alone: after it, or around it in a call that base does not have."""
+    place = divergence.raw_call
+    return lone <= place or (place not in paired and lone in _below(place, raw))
 
 
 def _who_calls(lone: Call, calls: Sequence[Call]) -> Call | None:
@@ -91,6 +99,15 @@ def _above(index: int, calls: Sequence[Call]) -> set[int]:
         index = by_index[index].parent
         found.add(index)
     return found
+
+
+def _below(index: int, calls: Sequence[Call]) -> set[int]:
+    """The calls inside one."""
+    found = {index}
+    for call in sorted(calls, key=lambda call: call.index):
+        if call.parent in found:
+            found.add(call.index)
+    return found - {index}
 
 
 def _usual(calls: Sequence[Call], done: StepComparison) -> bool:
