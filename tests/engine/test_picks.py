@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.localise.counted import ALIGNED, counting
 
 import padiff
 from padiff.capture.picks import Picks
@@ -145,3 +146,37 @@ def test_backward_follows_what_was_put(pick: str) -> None:
         assert found.values.reshape(-1)[0] == 2.0
         found.values.reshape(-1)[0].backward()
         assert scores.grad is not None and scores.grad.tolist() == [[0.0, 1.0, 0.0]]
+
+
+def autocast(model: Any) -> Any:
+    """The model, which from now on computes in bfloat16, and whose code says so."""
+    inner = model.forward
+
+    def forward(x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return inner(x)
+
+    model.forward = forward
+    return model
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_ties_under_autocast_that_may_or_may_not_be(seed: int) -> None:
+    """Raw has run forward before it is known how far rounding moves scores; where that tells of ties, it runs again."""
+    base = net(seed)
+    raw = autocast(copy.deepcopy(base))
+    with counting(base, raw) as runs:
+        result = padiff.compare(base, raw, tokens(seed))
+    assert result.aligned, result.divergence
+    assert any("picks" in note for note in result.notes)
+    assert runs.plain()[0] + runs.plain()[1] <= sum(ALIGNED) + 1 / 3
+
+
+@pytest.mark.parametrize("wrong", ["axis", "bias", "smallest", "k"])
+def test_wrong_picks_under_autocast(wrong: str) -> None:
+    base = net(6)
+    raw = autocast(copy.deepcopy(base))
+    raw[2].gate.wrong = wrong
+    result = padiff.compare(base, raw, tokens(6))
+    assert result.divergence is not None
+    assert result.divergence.raw_path == "2.gate"

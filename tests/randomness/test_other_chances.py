@@ -119,3 +119,26 @@ def test_gradients_switched_off_for_raw_alone(raw: str) -> None:
         result = padiff.compare(net(base, masked(0.7)), net(raw, masked(0.7)), data())
     assert result.aligned, str(result)
     assert "gradients are switched off for raw here" in result.notes[0]
+
+
+@pytest.mark.parametrize("keep", [0.9, 0.5])
+def test_a_chance_that_bfloat16_rounds_is_the_same(keep: float) -> None:
+    """It is rounded itself, and so is what it is added to."""
+
+    class Dropped(torch.nn.Module):
+        def __init__(self, keep: float) -> None:
+            super().__init__()
+            self.fc, self.out, self.keep = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), keep
+
+        def forward(self, x: Any) -> Any:
+            x = self.fc(x)
+            kept = (self.keep + torch.rand(x.shape[0], 1, dtype=x.dtype)).floor_()
+            return self.out(x / self.keep * kept)
+
+    for seed in range(12):
+        torch.manual_seed(seed)
+        base, raw, other = Dropped(keep), Dropped(keep).bfloat16(), Dropped(keep - 0.02).bfloat16()
+        assert padiff.compare(base, raw, data(2, 8)).aligned
+        found = padiff.compare(base, other, data(2, 8)).divergence
+        assert found is not None
+        assert found.causes[0].name in ("dropout", "keep")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class Picks:
         """By the number of the pick, how far shaking moves its scores."""
         self._narrow = 0.0
         self._shaken = False
+        self._waits = False
+        self._early: list[Picked] = []
+        """What raw has picked in a run that did not know yet how far rounding moves base's scores."""
         self.mended = 0
         """Rows in which raw went on with base's picks, in its last run."""
 
@@ -59,6 +62,16 @@ class Picks:
             yield
         finally:
             self._shaken = False
+
+    def wait(self) -> None:
+        """Raw's next run is over before base is shaken: what it picks is remembered."""
+        self._waits = True
+
+    def left_ties(self) -> bool:
+        """Whether that run would have gone on with base's picks where it did not, now that base has been shaken."""
+        free, early, self._early = list(range(len(self._noted))), self._early, []
+        found = [self._either(free, picked) for picked in early]
+        return any(one is not None for one in found)
 
     def of(self, side: str) -> Told:
         """Who is told of a run of one of the models."""
@@ -73,9 +86,15 @@ class Picks:
         return self._note
 
     def _of_raw(self) -> Told:
-        self.mended = 0
+        waits, self._waits, self._early, self.mended = self._waits, False, [], 0
         free = list(range(len(self._noted)))
-        return lambda picked: self._put_right(free, picked)
+
+        def told(picked: Picked) -> None:
+            right = self._put_right(free, picked)
+            if waits and picked.scores.size <= MOST and not in_checkpoint():
+                self._early.append(replace(picked, indices=right, put=_nowhere))
+
+        return told
 
     def _note(self, picked: Picked) -> None:
         small = picked.scores.size <= MOST
@@ -93,8 +112,20 @@ class Picks:
         if not (np.array_equal(noted.indices, _rows(picked.indices, picked.axis)) or in_checkpoint()):
             picked.put(_unrowed(noted.indices, picked))
 
-    def _put_right(self, free: list[int], picked: Picked) -> None:
-        """The first of base's that is made by the same scores; where none is, raw is left as it is."""
+    def _put_right(self, free: list[int], picked: Picked) -> Array:
+        """Has raw go on with base's picks where scores tie; returns what it goes on with."""
+        either = self._either(free, picked)
+        if either is None or in_checkpoint():  # which would pick otherwise when it runs again
+            return picked.indices
+        noted, rows = either
+        self.mended += int(np.count_nonzero(rows))
+        right = _unrowed(np.where(rows[:, None], noted.indices, _rows(picked.indices, picked.axis)), picked)
+        picked.put(right)
+        return right
+
+    def _either(self, free: list[int], picked: Picked) -> tuple[Noted, Array] | None:
+        """The first of base's picks that is made by the same scores, and the rows in which that one is as right; None
+        where raw is left as it is."""
         scores, indices = _rows(picked.scores, picked.axis), _rows(picked.indices, picked.axis)
         for number in free:
             noted = self._noted[number]
@@ -106,11 +137,13 @@ class Picks:
                 continue
             free.remove(number)
             other = (indices != noted.indices).any(-1)
-            either = other & (_between(noted, picked, indices) <= TIE * moved + 2.0 * least[:, 0])
-            if either.any() and not in_checkpoint():  # which would pick otherwise when it runs again
-                self.mended += int(np.count_nonzero(either))
-                picked.put(_unrowed(np.where(either[:, None], noted.indices, indices), picked))
-            return
+            rows = other & (_between(noted, picked, indices) <= TIE * moved + 2.0 * least[:, 0])
+            return (noted, rows) if rows.any() else None
+        return None
+
+
+def _nowhere(others: Array) -> None:
+    """What is over stays as it was."""
 
 
 def _alike(noted: Noted, picked: Picked, scores: Array) -> bool:

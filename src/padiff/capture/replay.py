@@ -20,8 +20,8 @@ from padiff.records import Array, Call, Draw, DrawGap
 Partners = Callable[[Call], Sequence[Call]]
 """Base's calls that a call stands beside; none where it is not known, or there are none."""
 _ON_AVERAGE = frozenset({"mean chance", "mean index", "mean rate"})
-_ROUGHLY = 5e-3
-"""As near as what is computed in bfloat16 comes to what is not, on average."""
+_ROUGHLY = 2.0**-8 + 2.0**-9
+"""As near as bfloat16 comes: a chance is rounded, and so is what it is added to."""
 
 
 class _Given(NamedTuple):

@@ -48,6 +48,8 @@ class Session:
         """The dtype that the last run computed in somewhere, narrower than its tensors'."""
         self.on_autocast: Callable[[str, int], None] | None = None
         """Told of it as soon as a run does, with how many of its calls have ended by then."""
+        self.converts = True
+        """Whether running statistics are handed out in one convention for all frameworks."""
         self.scale = 1.0
         """By what the last loss was multiplied for mixed precision."""
         self._eager = False
@@ -92,14 +94,14 @@ class Session:
         with preserved(self.live, buffers=not training) as kept:
             self._buffers_kept = None if training else kept
             self._randomness = random_state(self.live.adapter)
-            self._statistics = RunningStatistics(self.live)
+            self._statistics = RunningStatistics(self.live, converts=self.converts)
             yield
 
     def fill_anew(self, fill: Callable[[], None]) -> None:
         """The step that ran last has not been, and the model holds something else from the beginning."""
         self.rewind()
         fill()
-        self._statistics = RunningStatistics(self.live)
+        self._statistics = RunningStatistics(self.live, converts=self.converts)
         if self._buffers_kept is not None:
             self._buffers_kept.buffers = saved_buffers(self.live).buffers
 

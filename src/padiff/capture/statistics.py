@@ -26,12 +26,15 @@ class Update:
 
 
 class RunningStatistics:
-    """Follows a model's buffers over steps and hands them out as if every framework used the biased variance."""
+    """Follows a model's buffers over steps and hands them out as if every framework used the biased variance.
 
-    def __init__(self, live: LiveTree) -> None:
+    Not where nothing is to be converted: of two models of one framework, one may keep them in a class of its user's
+    own, of which nobody knows the convention."""
+
+    def __init__(self, live: LiveTree, *, converts: bool = True) -> None:
         self._live = live
         self._keeps = _keeps(live)
-        self._unbiased = _unbiased_buffers(live, self._keeps)
+        self._unbiased = _unbiased_buffers(live, self._keeps) if converts else {}
         self._before = self._read()
         self._neutral = dict(self._before)
         self.unseen = False

@@ -56,6 +56,8 @@ def run_job(
     base = Session(job.base, "base", matched.modules.recorded(0))
     raw = Session(job.raw, "raw", matched.modules.recorded(1))
     base.repeatable = raw.repeatable = True
+    # A dump is compared with whatever there will be.
+    base.converts = raw.converts = job.base.adapter.name != job.raw.adapter.name or any(dumps)
     base.ops = raw.ops = None if job.ops is None else WantedOps(layers=job.ops == "all")
     base.loss_outputs, raw.loss_outputs = matching.outputs
     projection = Projection(job) if Projection.possible(job) else None

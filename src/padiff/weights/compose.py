@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from padiff.records import WeightEntry, WeightSource
-from padiff.weights.fitting import UnitPair, merges, turned_merge
+from padiff.weights.fitting import UnitPair, merges, turned_merge, turned_stacks
 from padiff.weights.joining import in_axis, lettered, out_size, part_of
 from padiff.weights.rows import Held
 from padiff.weights.units import UNKNOWN, Atom
@@ -103,6 +103,8 @@ def turn(base: Atom, raw: Atom, partial: bool) -> tuple[int, ...] | None:
         return _flattened(base.axes, raw.axes)
     if len(base.shape) != len(raw.shape) and not partial and not merges(base.shape, raw.shape):
         return turned_merge(base.shape, raw.shape)
+    if turned_stacks(base, raw) and not partial:
+        return 0, 2, 1
     if len(base.shape) != 2 or len(raw.shape) != 2:
         return _by_letters(base.axes, raw.axes) if len(base.axes) == len(raw.axes) == len(base.shape) else None
     known = UNKNOWN not in (base.axes, raw.axes) and bool(base.axes) and bool(raw.axes)

@@ -7,9 +7,10 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from padiff.records import merged_axes
-from padiff.weights.units import UNKNOWN, Unit
+from padiff.weights.units import UNKNOWN, Atom, Unit
 from padiff.weights.words import canonical, likeness, words_of
 
 PART_ORDER = ("query", "key", "value", "gate", "fc1")
@@ -63,7 +64,8 @@ def fits(base: Unit, raw: Unit) -> bool:
         elif one.neutral != two.neutral and flat(one.shape) != flat(two.shape):
             loose = base.layer is None or raw.layer is None
             merged = loose and one.parts == two.parts == 1 and merges_somehow(one.shape, two.shape)
-            if not merged and not (len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None):
+            flattened = len(one.shape) != len(two.shape) and one.matrix == two.matrix is not None
+            if not merged and not flattened and not turned_stacks(one, two):
                 return False
     return True
 
@@ -99,6 +101,16 @@ def turned_merge(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int, ...] 
         return (1, 0) if merges(one[::-1], two) else None
     turned = [first for first in (1, 2) if (math.prod(one[first:]), math.prod(one[:first])) == two]
     return (*range(turned[0], 3), *range(turned[0])) if turned else None
+
+
+def turned_stacks(one: Atom, two: Atom) -> bool:
+    """Whether both are matrices in a stack, such as experts', with inputs and outputs in each other's place."""
+    unnamed = not one.axes and not two.axes and one.parts == two.parts == 1
+    return unnamed and len(one.shape) == 3 and one.shape != two.shape == turned_stack(one.shape)
+
+
+def turned_stack(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*shape[:-2], shape[-1], shape[-2])
 
 
 def merges_somehow(one: tuple[int, ...], two: tuple[int, ...]) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from padiff.weights.fitting import first_role, numbered_alike, parent, part_role, return_as_much
+from padiff.weights.fitting import first_role, numbered_alike, parent, part_role, return_as_much, turned_stack
 from padiff.weights.units import UNKNOWN, Atom, Unit
 from padiff.weights.words import likeness, words_of
 
@@ -74,12 +75,28 @@ def lettered(atoms: Sequence[Atom]) -> list[Atom]:
     rank = len(shapes[0])
     if rank < 2 or any(atom.axes or len(atom.shape) != rank for atom in atoms):
         return list(atoms)
-    for axis in range(rank):
+    axis = _adding_up(shapes)
+    if axis is not None:
+        return [replace(atom, axes=_letters(rank, axis)) for atom in atoms]
+    whole = max(range(len(shapes)), key=lambda place: math.prod(shapes[place]))  # may lie the other way round
+    axis = _adding_up([turned_stack(one) if place == whole else one for place, one in enumerate(shapes)])
+    if axis is None or rank != 3:
+        return list(atoms)
+    parts, turned = _letters(rank, axis), "".join(turned_stack(tuple(_letters(rank, axis))))
+    return [replace(atom, axes=turned if place == whole else parts) for place, atom in enumerate(atoms)]
+
+
+def _adding_up(shapes: Sequence[tuple[int, ...]]) -> int | None:
+    """The first axis along which all but one make up that one."""
+    for axis in range(len(shapes[0])):
         lengths = [shape[axis] for shape in shapes]
         if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) == 1 and 2 * max(lengths) == sum(lengths):
-            axes = "".join("o" if place == axis else str(place) for place in range(rank))
-            return [replace(atom, axes=axes) for atom in atoms]
-    return list(atoms)
+            return axis
+    return None
+
+
+def _letters(rank: int, axis: int) -> str:
+    return "".join("o" if place == axis else str(place) for place in range(rank))
 
 
 def _matrices_join(parts: Sequence[Atom], whole: Atom) -> bool:

@@ -47,6 +47,7 @@ class Way:
     """Of rotary positions, where there is no table."""
     sign: int = 1
     repeat: str = "in turn"
+    """How keys are, and values, if otherwise."""
     dtype: str = ""
     narrow: str = "scores and weights"
     axis: int = -1
@@ -62,6 +63,7 @@ class Way:
         way = "" if self.sign > 0 else " backwards"
         parts += [f"{self.turned} turned by {self.pairing}{way}"] if self.pairing else []
         parts += [f"the table laid out by {self.laid}"] if self.laid else []
+        parts += [f"by table {self.table + 1} of those at hand"] if self.table > 0 else []
         parts += [f"rotary base {self.base:g}"] if self.base else []
         parts += [f"keys repeated {self.repeat}"] if self.repeat != "in turn" else []
         parts += [f"{self.narrow} in {self.dtype}"] if self.dtype else []
@@ -161,9 +163,10 @@ class Bench:
         if width % way.heads:
             return None
         each = width // way.heads
-        query, key = (self._apart(t, each, way) for t in (self.parts.query, self.parts.key))
+        in_turn = [of.endswith("in turn") for of in (way.repeat.partition(",")[0], way.repeat)]
+        query, key = (self._apart(t, each, way, in_turn[0]) for t in (self.parts.query, self.parts.key))
         groups = max(1, self.parts.key.shape[-1] // each)
-        value = self._apart(self.parts.value, max(1, self.parts.value.shape[-1] // groups), way)
+        value = self._apart(self.parts.value, max(1, self.parts.value.shape[-1] // groups), way, in_turn[1])
         if query is None or key is None or value is None:
             return None
         if way.pairing:
@@ -203,7 +206,7 @@ class Bench:
             more = np.where(ahead, LEAST, more)
         return np.roll(more, way.rolled, -1) if way.rolled and more.shape[-1] > 1 else more
 
-    def _apart(self, tensor: Array, each: int, way: Way) -> Array | None:
+    def _apart(self, tensor: Array, each: int, way: Way, in_turn: bool) -> Array | None:
         """Chosen heads first; keys and values repeated where there are fewer of them."""
         if tensor.shape[-1] % each:
             return None
@@ -221,7 +224,7 @@ class Bench:
             return np.asarray(parted[chosen])
         if way.heads % count:
             return None
-        return np.asarray(parted[chosen // (way.heads // count) if way.repeat == "in turn" else chosen % count])
+        return np.asarray(parted[chosen // (way.heads // count) if in_turn else chosen % count])
 
     def _turned(self, tensor: Array, way: Way) -> Array | None:
         """Pairs turned; where the table is for a part of a head, that part."""

@@ -34,7 +34,7 @@ from padiff.records import Array, Cause
 _BASES = (1e4, 5e5, 1e6, 1e5, 1e3, 5e4, 2e4, 100.0)
 _WAYS = 1000
 """Ways that are tried for base's, for each reading."""
-_READINGS = 6
+_READINGS = 8
 """Readings of a place as attention."""
 _CLOSE = 1e-4
 """Projections that are closer, relative to them, are equal."""
@@ -60,6 +60,7 @@ def attention(trial: Trial) -> Iterator[Cause]:
             if wrong.dtype or trial.agree(made, wanted):  # of what is rounded, some falls the other way
                 yield Cause(name, f"base attends with {right.told()}; raw with {wrong.told()}", 0.95)
                 return
+        yield from _exchanged(trial, bench, right, bound)
         yield from _scaled(trial, bench, right, bound)
         yield from _seen_besides(trial, bench, right)
         return
@@ -188,12 +189,39 @@ def _turned_round(trial: Trial, bench: Bench, right: Way, bound: float) -> Itera
         yield Cause("transposed weight", text, 0.95)
 
 
+def _exchanged(trial: Trial, bench: Bench, right: Way, bound: float) -> Iterator[Cause]:
+    """Raw takes one projection for another, or the query's heads in another order than they belong to the keys."""
+    parts = bench.parts
+    ways = [
+        (f"takes for {' and '.join(roles)} what base takes for {' and '.join(roles[::-1])}", _swapped(parts, *roles))
+        for roles in (("key", "value"), ("query", "key"), ("query", "value"))
+    ]
+    fewer = parts.query.shape[-1] // max(1, parts.key.shape[-1])
+    if fewer > 1 and right.heads % fewer == 0:
+        by_key = parts.query.reshape(len(parts.query), right.heads // fewer, fewer, -1)
+        query = by_key.swapaxes(1, 2).reshape(parts.query.shape)
+        ways.append(("gives queries to keys by turns, where base gives them in a row", replace(parts, query=query)))
+    for words, wrong in ways:
+        other = copy(bench)
+        other.parts = wrong
+        made, wanted = other.attend(right), bench.target(bench.found, right)
+        if made is not None and wanted is not None and gap(wanted, made) <= bound and trial.agree(made, wanted):
+            yield Cause("head order", f"base attends with {right.told()}; raw {words}", 0.95)
+            return
+
+
+def _swapped(parts: Projections, one: str, other: str) -> Projections:
+    first, second = getattr(parts, one), getattr(parts, other)
+    return replace(parts, **{one: second, other: first}) if first.shape == second.shape else parts
+
+
 def _variants(trial: Trial, bench: Bench, right: Way) -> Iterator[tuple[str, Way]]:
     """Ways that differ from one in one thing."""
     yield from _masked_otherwise(bench, right)
     yield from _turned_otherwise(trial, bench, right)
     if bench.parts.key.shape[-1] != bench.parts.query.shape[-1]:
-        yield "head order", replace(right, repeat="all together")
+        for repeat in ("all together", "all together, values in turn", "in turn, values all together"):
+            yield "head order", replace(right, repeat=repeat)
     yield "softmax axis", replace(right, axis=-2)
     for dtype in ("bfloat16", "float16", "TF32"):
         for narrow in ("scores and weights", "scores", "weights"):

@@ -99,6 +99,11 @@ def _parted(fused: Array, heads: list[int]) -> Iterator[Projections]:
                 cuts = (count * each, (count + groups) * each)
                 query, key, value = np.split(fused, cuts, axis=-1)
                 yield Projections(query, key, value)
+                if groups > 1:  # group by group: its queries, its key, its value
+                    cut = fused.reshape(len(fused), groups, -1, each)
+                    by_group = (cut[:, :, :-2], cut[:, :, -2], cut[:, :, -1])
+                    query, key, value = (part.reshape(len(fused), -1) for part in by_group)
+                    yield Projections(query, key, value)
 
 
 def _made(trial: Trial, sample: int, named: Mapping[str, Array]) -> Iterator[Projections]:
@@ -235,7 +240,25 @@ def tables(trial: Trial, sample: int, length: int) -> list[tuple[Array, Array]]:
         known = any(one.shape == cos.shape and np.abs(one - cos).max() < 1e-6 for one, _ in pairs)
         if circle and not known and np.abs(cos[0]).mean() > np.abs(sin[0]).mean():
             pairs.append((cos, sin))
-    return pairs
+    angles = (_angles(tensor, sample, length) for tensor in trial.at_hand.values())
+    return pairs + [(np.cos(one), np.sin(one)) for one in angles if one is not None]
+
+
+def _angles(tensor: Array, sample: int, length: int) -> Array | None:
+    """A table of angles at hand: positions times speeds, one column for each pair, each of them once."""
+    if tensor.ndim < 2 or tensor.shape[-2] != length or length < 3 or tensor.shape[-1] < 2 or tensor.dtype.kind != "f":
+        return None
+    found = plain(tensor.reshape(-1, *tensor.shape[-2:]))
+    table: Array = found[min(sample, len(found) - 1)]
+    half = table.shape[-1] // 2
+    table = (
+        table[:, :half] if table.shape[-1] == 2 * half and np.array_equal(table[:, :half], table[:, half:]) else table
+    )
+    if not (np.isfinite(table).all() and (table[1:] >= table[:-1]).all() and (table[-1] > table[0]).all()):
+        return None
+    speeds = table[-1] / max(table[-1].max(), 1e-30)
+    positions = table[:, int(np.argmax(speeds))]
+    return table if np.abs(table - positions[:, None] * speeds).max() <= 1e-5 * np.abs(table).max() else None
 
 
 def stated_heads(trial: Trial) -> list[int]:

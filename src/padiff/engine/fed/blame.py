@@ -266,7 +266,7 @@ class Blame:
         expected = one if (phase, role) == ("forward", "input") and other is call.inputs[0] else None
         place = (base, call)
         if between:
-            place = self.givers.around(call, other, expected, backward=phase == "backward")
+            place = self.givers.around(call, other, expected, returned=one if phase == "backward" else None)
         maker = self.givers.maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
         early = None if maker is None else self.givers.ends_early(call, maker, other)
         if maker is not None and early is None and self.givers.held(place[0], other.value.numpy()):

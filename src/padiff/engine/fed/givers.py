@@ -49,13 +49,14 @@ class Givers:
         return any(self._met.inside(self._met[index][1], call) for index in found)
 
     def around(
-        self, call: Call, slot: Slot, expected: Slot | None = None, *, backward: bool = False
+        self, call: Call, slot: Slot, expected: Slot | None = None, *, returned: Slot | None = None
     ) -> tuple[Call, Call]:
-        """Whose code hands this tensor to the call, or takes it from it (``backward``): the call around it, or one
-        further out that passed it on, or that gave it nothing else where base's is given what is ``expected``."""
+        """Whose code hands this tensor to the call, or takes it from it, where base's has ``returned`` its own: the
+        call around it, or one further out that passed it on, or that gave it nothing else where base's is given what
+        is ``expected``. Whoever merely returns it, where base goes on inside, takes nothing from it."""
         blamed: Call | None = None
         for base, raw in self._met.outward(call.parent):
-            if backward and base is None and self._returned(raw, slot):
+            if returned is not None and self._returned(raw, slot) and not _returns(base, returned):
                 continue
             others = expected is not None and (self._lacks(raw, expected) or self._given_other_numbers(base, raw))
             others = others or (base is None and expected is not None and _rearranges(raw, slot, expected))
@@ -182,3 +183,7 @@ def _rearranges(outer: Call, slot: Slot, expected: Slot) -> bool:
         and other_numbers([wanted], [came])
         and not other_numbers([came], [found])
     )
+
+
+def _returns(base: Call | None, slot: Slot) -> bool:
+    return base is not None and any(one.origin == slot.origin for one in base.outputs)

@@ -50,6 +50,10 @@ class Narrower(BaseException):
     """Raw computes in a narrower dtype than its tensors'. Not an Exception, which the model's code may catch."""
 
 
+class LeftTies(BaseException):
+    """Raw's forward was over before it was known that some of its picks are as right as base's."""
+
+
 class FreeRun:
     """Runs both models through one step, and holds what raw does against what base did."""
 
@@ -239,10 +243,12 @@ class FreeRun:
             return base, self.run_raw(base, backward=job.backward)
         except Narrower:
             raw.rewind()
+            base = self._without_backward(base)
+            self._predict(base)
+        except LeftTies:
+            raw.rewind()
         finally:
             raw.on_autocast = None
-        base = self._without_backward(base)
-        self._predict(base)
         return base, self.run_raw(base, backward=job.backward)
 
     def _without_backward(self, base: StepTrace) -> StepTrace:
@@ -296,6 +302,8 @@ class FreeRun:
             observer, arguments = beside(), self.job.arguments()[1]
         elif self._dtype_waits:
             late = Late()
+            if self._raw.picks is not None:
+                self._raw.picks.wait()
 
             def between(running: Running) -> None:
                 late.hand_on(self._beside(base))
@@ -317,6 +325,8 @@ class FreeRun:
             self.job = narrowed(self.job, (self._raw.autocast,))
             self._predict(base)
             self._listens_anew = self._must_listen(base)
+            if self._raw.picks is not None and self._raw.picks.left_ties() and not self._listens_anew:
+                raise LeftTies
         watcher, trial = self._watching(base), self._trial
         self._leveller = Leveller(watcher)
         told = self._keeping.raw.beside(self._step, self._leveller)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from padiff.align import pair_slots
@@ -21,7 +21,8 @@ class LoneOutputs:
 
     def __init__(self, base_tree: ModuleTree, step: int, *, twins: bool, alike: bool) -> None:
         self._base_tree, self._step, self._twins, self._alike = base_tree, step, twins, alike
-        self._lone: list[tuple[str, Comparison]] = []
+        self._lone: list[tuple[str, Comparison, int]] = []
+        """Whose it is, what is said of it, and its tensor."""
         self._met: Counter[Sort] = Counter()
         """Calls compared, by the two classes and raw's path."""
 
@@ -51,30 +52,55 @@ class LoneOutputs:
             base.index,
             raw.index,
         )
-        self._lone.append((side, compared))
+        self._lone.append((side, compared, slot.tensor))
         return None
 
-    def judged(self) -> tuple[list[Comparison], list[Unmatched]]:
+    def judged(self, base: Sequence[Call] = (), raw: Sequence[Call] = ()) -> tuple[list[Comparison], list[Unmatched]]:
         """One block that returns more than its likes do differs; a class that always returns more merely does so, and
-        so does one that returns more wherever it plays the same part in a block: a cache, if it attends to another."""
+        so does one that returns more wherever it plays the same part in a block: a cache, if it attends to another.
+        Where it is called but once, what it returns more is nothing if nobody of all calls takes it."""
         wrong: list[Comparison] = []
         told: list[Unmatched] = []
         if not self._lone:
             return wrong, told
-        lone = {(c.raw_call, sort) for _, c in self._lone for sort in _sorts(c.base_kind, c.raw_kind, c.raw_path)}
+        lone = {(c.raw_call, sort) for _, c, _ in self._lone for sort in _sorts(c.base_kind, c.raw_kind, c.raw_path)}
         calls = Counter(sort for _, sort in lone)
         known: Counter[Sort] = Counter()
         for met, count in self._met.items():
             known.update(dict.fromkeys(_sorts(*met), count))
-        for side, one in self._lone:
+        for side, one, tensor in self._lone:
             sorts = _sorts(one.base_kind, one.raw_kind, one.raw_path)
             always = [sort for sort in sorts if calls[sort] == known[sort]]
-            if any(known[sort] > 1 for sort in always) or (sorts[0] in always and not self._twins):
+            calls_of, index = (base, one.base_call) if side == "base" else (raw, one.raw_call)
+            if any(known[sort] > 1 for sort in always) or (
+                sorts[0] in always and (not self._twins or _nobody_takes(tensor, index, calls_of))
+            ):
                 path, kind = (one.base_path, one.base_kind) if side == "base" else (one.raw_path, one.raw_kind)
                 told.append(Unmatched(side, path, kind, one.outcome.message))  # type: ignore[arg-type]
             else:
                 wrong.append(one)
         return wrong, told
+
+
+def _nobody_takes(tensor: int, maker: int, calls: Sequence[Call]) -> bool:
+    """Whether no call is given what an inner call returned, and none around that returns it as well."""
+    parents = {call.index: call.parent for call in calls}
+    if parents.get(maker, -1) < 0:
+        return False
+    around = set(_upwards(parents[maker], parents))
+    return not any(
+        slot.tensor == tensor
+        for call in calls
+        if call.index in around or maker not in _upwards(call.index, parents)
+        for slot in (call.outputs if call.index in around else call.inputs)
+    )
+
+
+def _upwards(index: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A call and all around it."""
+    while index >= 0:
+        yield index
+        index = parents[index]
 
 
 def _sorts(base_kind: str, raw_kind: str, path: str) -> tuple[Sort, Sort]:
@@ -107,7 +133,7 @@ def lone_outputs_of(
                 if counted or (side, slot.tensor) not in known:
                     one = lone.add(base, raw, side, slot)
                     told += [] if one is None else [one]
-    wrong, more = lone.judged()
+    wrong, more = lone.judged(*zip(*pairs, strict=True)) if pairs else ([], [])
     return wrong, [*told, *more]
 
 

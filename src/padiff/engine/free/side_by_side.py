@@ -268,7 +268,7 @@ class SideBySide:
                     continue
                 outcome = _one_sided(gradient, "base")
                 self._comparisons.append(_in_backward(place.met, outcome))
-        wrong, told = self._lone.judged()
+        wrong, told = self._lone.judged(self._base.calls, raw.calls)
         self._comparisons += wrong
         self._unmatched += told
         doubtful = self._without_ends()
