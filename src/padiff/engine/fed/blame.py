@@ -267,6 +267,8 @@ class Blame:
         place = (base, call)
         if between:
             place = self.givers.around(call, other, expected, backward=phase == "backward")
+        keeper = None if expected is None else self.givers.keeps_back(call, other, expected, place[1])
+        place = place if keeper is None else (place[0], keeper)
         maker = self.givers.maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
         early = None if maker is None else self.givers.ends_early(call, maker, other)
         if maker is not None and early is None and self.givers.held(place[0], other.value.numpy()):
@@ -275,7 +277,10 @@ class Blame:
         last = None if ended is None or self.givers.wholly_alone(ended) else self.met.last_child(ended)
         if maker is not None:  # it is handed on just as that call returned it
             place, between = early or (place[0], maker), early is not None or last is not None
-        after = self.met.child_of(place[1], call) if between and maker is None else None
+        elif keeper is not None and not self.met.inside(call, keeper):
+            last = self.met.last_child(keeper)
+        met_inside = between and maker is None and (keeper is None or last is None)
+        after = self.met.child_of(place[1], call) if met_inside else None
         if after is not None and phase == "backward" and self._comes_from_moved(after):
             return
         fault = Fault(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
+from padiff.compare.measure import rms, rms_gap
 from padiff.engine.families import floating
 from padiff.engine.fed.calls_met import CallsMet
+from padiff.engine.fed.given_slots import NEARLY
 from padiff.engine.fed.prints import other_numbers
 from padiff.engine.free.partners import alters
 from padiff.records import Array, Call, Side, Slot
@@ -100,6 +102,32 @@ class Givers:
                 return (base, outer) if self.held(base, slot.value.numpy()) else None
         return None
 
+    def keeps_back(self, call: Call, slot: Slot, expected: Slot, place: Call) -> Call | None:
+        """The call that base has none for, inside of the place, in which was made what another call is to be given, or
+        just what that lacks, and whose code went on with something else: nobody outside of it could do better."""
+        if any(not floating(one.value) or one.value.overwritten for one in (slot, expected)):
+            return None
+        wanted, found = expected.value.numpy(), slot.value.numpy()
+        if wanted.shape != found.shape:
+            return None
+        sought = wanted, wanted - found
+        around = [outer for _, outer in self._met.outward(call.parent) if not self._met.inside(place, outer)]
+        open_ones = {outer.index for outer in around}
+        for inner in (inner for outer in around for inner in self._met.all_inside(outer)):
+            made = next((made for made in inner.outputs if _is_one_of(made, sought)), None)
+            if made is None or inner.index in self._faulty:
+                continue
+            for base, holder in self._met.outward(inner.parent):
+                if holder.index == place.index or base is not None:
+                    break
+                if holder.index in open_ones:
+                    return holder
+                ended = self._met.as_ended(holder)
+                returned = [] if ended is None else [one.origin for one in ended.outputs]
+                if slot.origin in returned and made.origin not in returned:
+                    return ended
+        return None
+
     def passing_on(self, call: Call, slot: Slot) -> set[int]:
         """The calls around this one that merely passed on what they were given."""
         found: set[int] = set()
@@ -157,6 +185,14 @@ class Givers:
             return False
         twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
         return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
+
+
+def _is_one_of(made: Slot, sought: Sequence[Array]) -> bool:
+    """Whether a call made one of some tensors."""
+    if not floating(made.value) or made.value.overwritten:
+        return False
+    array = made.value.numpy()
+    return array.shape == sought[0].shape and any(rms_gap(one, array) <= NEARLY * rms(one) for one in sought)
 
 
 def follows(call: Call) -> bool:

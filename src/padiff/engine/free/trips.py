@@ -66,8 +66,9 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
         return divergence
     lone, text = min(unequal)
     first = next((call for call, told in lists if told == text), None)
-    owner = _who_calls(taken[lone], raw) if lone in taken and lone <= divergence.raw_call else None
-    if owner is not None and owner.index in _above(divergence.raw_call, raw):
+    whole = [call for call in done.raw.calls if call.index == _around(divergence, done)] + raw
+    owner = _who_calls(taken[lone], whole) if lone in taken else None
+    if owner is not None and _leads_to(owner, lone, divergence.raw_call, whole):
         divergence = replace(divergence, raw_path=owner.path, raw_kind=owner.kind, raw_call=owner.index)
     if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
         divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
@@ -81,6 +82,16 @@ def _who_calls(lone: Call, calls: Sequence[Call]) -> Call | None:
     while owner is not None and times[owner.node] > 1:
         owner = by_index.get(owner.parent)
     return owner
+
+
+def _leads_to(owner: Call, lone: int, place: int, calls: Sequence[Call]) -> bool:
+    """Whether a trip too many of the owner's is why a place differs: that comes later, inside of the owner or with what
+    it returned, or is around the owner."""
+    if lone > place:
+        return place in _above(owner.index, calls)
+    made = {slot.tensor for slot in owner.outputs}
+    taken = {slot.tensor for call in calls if call.index == place for slot in call.inputs}
+    return owner.index in _above(place, calls) or bool(made & taken)
 
 
 def _above(index: int, calls: Sequence[Call]) -> set[int]:
