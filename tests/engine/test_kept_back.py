@@ -140,3 +140,47 @@ def test_who_keeps_back_what_it_made(path: str, bug: str) -> None:
     found = padiff.compare(base, raw, IDS).divergence
     assert found is not None
     assert (found.phase, found.raw_path) == ("forward", path), str(found)
+
+
+class Gated(paddle.nn.Layer):
+    """Its activation is a part of an op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (paddle.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(paddle.nn.functional.swiglu(self.gate(x), self.up(x)))
+
+
+class Silu(nn.Module):
+    detached = False
+
+    def forward(self, x: Any) -> Any:
+        x = nn.functional.silu(x)
+        return x.detach() if self.detached else x
+
+
+class Gates(nn.Module):
+    twice = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.act = Silu()
+
+    def forward(self, x: Any) -> Any:
+        gate = self.act(self.gate(x))
+        return x + self.down((self.act(gate) if self.twice else gate) * self.up(x))
+
+
+@pytest.mark.parametrize(("path", "bug", "phase"), [("1", "twice", "forward"), ("1.act", "detached", "backward")])
+def test_an_activation_that_only_raw_has_a_module_for(path: str, bug: str, phase: str) -> None:
+    base = paddle.nn.Sequential(*(Gated() for _ in range(3)))
+    raw = nn.Sequential(*(Gates() for _ in range(3)))
+    x = np.random.default_rng(0).normal(size=(4, WIDTH)).astype("float32")
+    assert padiff.compare(base, raw, x).aligned
+    setattr(raw.get_submodule(path), bug, True)
+    found = padiff.compare(base, raw, x).divergence
+    assert found is not None
+    assert (found.phase, found.raw_path) == (phase, path), str(found)
