@@ -79,10 +79,10 @@ class Attention(nn.Module):
 class Wider(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.dense = nn.Linear(WIDTH, 3 * WIDTH)
+        self.dense, self.bug = nn.Linear(WIDTH, 3 * WIDTH), ""
 
     def forward(self, x: Any) -> Any:
-        return nn.functional.gelu(self.dense(x))
+        return self.dense(x) if self.bug == "as it is" else nn.functional.gelu(self.dense(x))
 
 
 class Block(nn.Module):
@@ -127,6 +127,8 @@ class Port(nn.Module):
         ("blocks.1.output", "only what leads around"),
         ("blocks.1.attention", "swapped"),
         ("embeddings", "no words"),
+        ("blocks.0.wider", "as it is"),
+        ("blocks.1.wider", "as it is"),
     ],
 )
 def test_who_keeps_back_what_it_made(path: str, bug: str) -> None:

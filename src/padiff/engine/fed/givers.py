@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 
 from padiff.compare.measure import rms, rms_gap
@@ -11,6 +12,8 @@ from padiff.engine.fed.given_slots import NEARLY
 from padiff.engine.fed.prints import other_numbers
 from padiff.engine.free.partners import alters
 from padiff.records import Array, Call, Side, Slot
+
+_NUMBERS = re.compile(r"\d+")
 
 
 class Givers:
@@ -87,6 +90,20 @@ class Givers:
                 break
             maker = whole
         return maker
+
+    def returned_by(self, slot: Slot, place: Call) -> list[Call]:
+        """The calls without a partner, inside of another, that returned a tensor just as one inside of them had; the
+        outermost first."""
+        lone = (call for call in self._met.all_inside(place) if self._met.beside(call) is None)
+        found = [call for call in lone if slot.origin in _origins(call.outputs) - _origins(call.inputs)]
+        return [call for call in found if any(slot.origin in _origins(o.outputs) for o in self._met.all_inside(call))]
+
+    def likes_are_right(self, call: Call) -> bool:
+        """Whether what modules at the same place in other blocks returned was right where it was taken up."""
+        taken = {tensor for _, tensor in self.right}
+        place = call.kind, _NUMBERS.sub("", call.path)
+        likes = (one for one in self._met.all_ended() if (one.kind, _NUMBERS.sub("", one.path)) == place)
+        return any(_origins(one.outputs[:1]) & taken for one in likes if one.node != call.node)
 
     def wholly_alone(self, call: Call) -> bool:
         """Whether base has nothing for a call, nor for any inside of it."""
@@ -185,6 +202,10 @@ class Givers:
             return False
         twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
         return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
+
+
+def _origins(slots: Sequence[Slot]) -> set[int]:
+    return {slot.origin for slot in slots}
 
 
 def _is_one_of(made: Slot, sought: Sequence[Array]) -> bool:
