@@ -109,10 +109,17 @@ def turn(base: Atom, raw: Atom, partial: bool) -> tuple[int, ...] | None:
         return _by_letters(base.axes, raw.axes) if len(base.axes) == len(raw.axes) == len(base.shape) else None
     known = UNKNOWN not in (base.axes, raw.axes) and bool(base.axes) and bool(raw.axes)
     if known:
-        return _by_letters(base.axes, raw.axes)
+        order = _by_letters(base.axes, raw.axes)
+        return None if not partial and order is not None and _fit_unturned(base, raw) else order
     if partial:
         return None if base.shape[1 - base.out_axis] == raw.shape[1 - base.out_axis] else (1, 0)
     return None if base.shape == raw.shape else (1, 0)
+
+
+def _fit_unturned(base: Atom, raw: Atom) -> bool:
+    """Whether two matrices fit as they are and not the way their layers store them: a layer whose weight is used the
+    other way round, as heads that are tied to an embedding do."""
+    return base.parts == raw.parts == 1 and base.shape == raw.shape != raw.shape[::-1]
 
 
 def _flattened(one: str, other: str) -> tuple[int, ...] | None:

@@ -31,6 +31,7 @@ from padiff.engine.explaining.watched_again import (
     with_a_partner,
     with_code,
 )
+from padiff.engine.fed.silent import stops
 from padiff.engine.free.partners import alters
 from padiff.records import (
     FIRST_OP,
@@ -83,7 +84,9 @@ def with_op(
     if wrong is not None and instead is not None:
         return instead(wrong)
     named = _named(divergence, culprit, _coded(culprit, fault, scenes))
-    if culprit.raw is not None and culprit.raw.call.is_op:
+    if fault.phase == "backward" and called.index not in scenes.pairs and stops(called):
+        pass  # that it stops gradients is its own doing, whatever op goes on from there
+    elif culprit.raw is not None and culprit.raw.call.is_op:
         if not _goes_on_for(culprit.raw.call, culprit.base, scenes):
             named = _at(named, culprit.raw.call.parent, scenes)
     elif fault.phase == "forward" and culprit.raw is not None:
@@ -158,6 +161,14 @@ def _has_weights(event: Event) -> bool:
     return event.thing in LAYERS or event.thing.endswith("_norm")
 
 
+def _is_called_on_its_own(call: Call, scenes: Scenes) -> bool:
+    """Whether a module is given what it has just returned, in this call or in the next: that is its caller's doing."""
+    calls = [one for one in scenes.found.calls if (one.node, one.parent) == (call.node, call.parent)]
+    made = {slot.origin: one.index for one in calls for slot in one.outputs}
+    pairs = {(made[slot.origin], one.index) for one in calls for slot in one.inputs if slot.origin in made}
+    return any(first < second and call.index in (first, second) for first, second in pairs)
+
+
 def _goes_on_alone(culprit: Culprit) -> bool:
     """Whether raw leaves out an op, and goes on inside of a call with nothing but what it has made there: of what a
     call was given, its caller may have left it out, and from what base has as well, its caller may go on wrongly."""
@@ -205,6 +216,8 @@ def _at(divergence: Divergence, index: int, scenes: Scenes) -> Divergence:
     while above in calls and above not in scenes.pairs and above != divergence.raw_call:
         index = calls[above].parent if calls[above].node in known else index
         above = calls[above].parent
+    while index in calls and index not in scenes.pairs and _is_called_on_its_own(calls[index], scenes):
+        index = calls[index].parent
     call = calls.get(index)
     if call is None or index == divergence.raw_call or (index in scenes.pairs and divergence.raw_call in scenes.pairs):
         return divergence

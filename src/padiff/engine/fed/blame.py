@@ -7,6 +7,7 @@ the code around it, or of a call further out that passed it on. Some of that is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -95,6 +96,8 @@ class Blame:
         """Raw calls in which one side stops following gradients."""
         self._cuts: set[int] = set()
         """The faults that are, by identity."""
+        self._handed_on: dict[int, tuple[Fault, list[Call]]] = {}
+        """Faults, by identity, with the calls without partner that returned what somebody was given there."""
         self.lost = False
         """Something could not be replaced: what differs from here on may come from there."""
 
@@ -267,6 +270,8 @@ class Blame:
         place = (base, call)
         if between:
             place = self.givers.around(call, other, expected, returned=one if phase == "backward" else None)
+        keeper = None if expected is None else self.givers.keeps_back(call, other, expected, place[1])
+        place = place if keeper is None else (place[0], keeper)
         maker = self.givers.maker(call, other) if (phase, role, kind) == ("forward", "input", "edge") else None
         early = None if maker is None else self.givers.ends_early(call, maker, other)
         if maker is not None and early is None and self.givers.held(place[0], other.value.numpy()):
@@ -275,7 +280,10 @@ class Blame:
         last = None if ended is None or self.givers.wholly_alone(ended) else self.met.last_child(ended)
         if maker is not None:  # it is handed on just as that call returned it
             place, between = early or (place[0], maker), early is not None or last is not None
-        after = self.met.child_of(place[1], call) if between and maker is None else None
+        elif keeper is not None and not self.met.inside(call, keeper):
+            last = self.met.last_child(keeper)
+        met_inside = between and maker is None and (keeper is None or last is None)
+        after = self.met.child_of(place[1], call) if met_inside else None
         if after is not None and phase == "backward" and self._comes_from_moved(after):
             return
         fault = Fault(
@@ -289,6 +297,8 @@ class Blame:
             expected=np.array(one.value.numpy() if arranged is None else arranged),
             found=np.array(other.value.numpy()),
         )
+        if after is not None and expected is not None:
+            self._handed_on[id(fault)] = fault, self.givers.returned_by(other, place[1])
         if (phase, role) == ("forward", "output"):
             fault = self._framed.get(call.index, fault)
         further = self._further.get((one.origin, other.origin)) if phase == "forward" else None
@@ -368,9 +378,18 @@ class Blame:
             sent = fault.phase == "backward" and fault.found is not None and not fault.between
             if sent and fault.raw.index in self._stopped:
                 continue  # so does what a call sends back, in which nothing is followed from some place on
-            self.faults.append(blamed or fault)
+            self.faults.append(blamed or self._of_who_returned_it(fault))
         if not any(fault.phase == "forward" for fault in self.faults):
             self.faults[:0] = self.doubts.unlike_their_likes()
+
+    def _of_who_returned_it(self, fault: Fault) -> Fault:
+        """Where a call was given just what one without a partner had returned, and what others like that return is
+        right as they return it: the code around only hands on."""
+        _, returned = self._handed_on.get(id(fault), (fault, []))
+        lone = next(filter(self.givers.likes_are_right, reversed(returned)), None)
+        if lone is None:
+            return fault
+        return replace(fault, raw=lone, before=self.met.last_child(lone), after=None)
 
     def _put_cuts_in_order(self) -> None:
         """They were met in forward; gradients come to the last of these places first. What one place stops in several

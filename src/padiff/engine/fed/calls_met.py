@@ -78,6 +78,10 @@ class CallsMet:
         base, around = self._pairs.get(call.parent, (None, None))
         return None if around is None or base is not None else self.as_ended(around)
 
+    def all_ended(self) -> Iterator[Call]:
+        """All calls that have ended."""
+        return (call for ended in self._children.values() for call in ended)
+
     def all_inside(self, call: Call) -> Iterator[Call]:
         """The calls in this one that have ended."""
         for one in self._children.get(call.index, ()):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Sequence
 
+from padiff.compare.measure import rms, rms_gap
 from padiff.engine.families import floating
 from padiff.engine.fed.calls_met import CallsMet
+from padiff.engine.fed.given_slots import NEARLY
 from padiff.engine.fed.prints import other_numbers
 from padiff.engine.free.partners import alters
 from padiff.records import Array, Call, Side, Slot
+
+_NUMBERS = re.compile(r"\d+")
 
 
 class Givers:
@@ -87,6 +92,20 @@ class Givers:
             maker = whole
         return maker
 
+    def returned_by(self, slot: Slot, place: Call) -> list[Call]:
+        """The calls without a partner, inside of another, that returned a tensor just as one inside of them had; the
+        outermost first."""
+        lone = (call for call in self._met.all_inside(place) if self._met.beside(call) is None)
+        found = [call for call in lone if slot.origin in _origins(call.outputs) - _origins(call.inputs)]
+        return [call for call in found if any(slot.origin in _origins(o.outputs) for o in self._met.all_inside(call))]
+
+    def likes_are_right(self, call: Call) -> bool:
+        """Whether what modules at the same place in other blocks returned was right where it was taken up."""
+        taken = {tensor for _, tensor in self.right}
+        place = call.kind, _NUMBERS.sub("", call.path)
+        likes = (one for one in self._met.all_ended() if (one.kind, _NUMBERS.sub("", one.path)) == place)
+        return any(_origins(one.outputs[:1]) & taken for one in likes if one.node != call.node)
+
     def wholly_alone(self, call: Call) -> bool:
         """Whether base has nothing for a call, nor for any inside of it."""
         return not any(self._met.has_partner(one.node) for one in (call, *self._met.all_inside(call)))
@@ -99,6 +118,32 @@ class Givers:
                 return None
             if base is not None:
                 return (base, outer) if self.held(base, slot.value.numpy()) else None
+        return None
+
+    def keeps_back(self, call: Call, slot: Slot, expected: Slot, place: Call) -> Call | None:
+        """The call that base has none for, inside of the place, in which was made what another call is to be given, or
+        just what that lacks, and whose code went on with something else: nobody outside of it could do better."""
+        if any(not floating(one.value) or one.value.overwritten for one in (slot, expected)):
+            return None
+        wanted, found = expected.value.numpy(), slot.value.numpy()
+        if wanted.shape != found.shape:
+            return None
+        sought = wanted, wanted - found
+        around = [outer for _, outer in self._met.outward(call.parent) if not self._met.inside(place, outer)]
+        open_ones = {outer.index for outer in around}
+        for inner in (inner for outer in around for inner in self._met.all_inside(outer)):
+            made = next((made for made in inner.outputs if _is_one_of(made, sought)), None)
+            if made is None or inner.index in self._faulty:
+                continue
+            for base, holder in self._met.outward(inner.parent):
+                if holder.index == place.index or base is not None:
+                    break
+                if holder.index in open_ones:
+                    return holder
+                ended = self._met.as_ended(holder)
+                returned = [] if ended is None else [one.origin for one in ended.outputs]
+                if slot.origin in returned and made.origin not in returned:
+                    return ended
         return None
 
     def passing_on(self, call: Call, slot: Slot) -> set[int]:
@@ -158,6 +203,18 @@ class Givers:
             return False
         twice = base is not None and len({one.origin for one in base.inputs}) > len(set(given))
         return (outer.index, slot.origin) not in self.right or (twice and given.count(slot.origin) > 1)
+
+
+def _origins(slots: Sequence[Slot]) -> set[int]:
+    return {slot.origin for slot in slots}
+
+
+def _is_one_of(made: Slot, sought: Sequence[Array]) -> bool:
+    """Whether a call made one of some tensors."""
+    if not floating(made.value) or made.value.overwritten:
+        return False
+    array = made.value.numpy()
+    return array.shape == sought[0].shape and any(rms_gap(one, array) <= NEARLY * rms(one) for one in sought)
 
 
 def follows(call: Call) -> bool:

@@ -218,7 +218,7 @@ class Silent:
         for call in () if last is None else met.all_inside(fault.raw):
             assert last is not None
             takes = last.other.origin in [slot.origin for slot in call.inputs] or met.inside(last.call, call)
-            if takes and met.beside(call) is None and _stops(call):
+            if takes and met.beside(call) is None and stops(call):
                 return Fault("backward", fault.base, call, self._no_answer(last))
         return None
 
@@ -233,7 +233,7 @@ class Silent:
         for call in met.all_inside(fault.raw):
             if call.index < first or call.path not in lost or not fault.base.outputs:
                 continue
-            if met.beside(call) is None and _stops(call):
+            if met.beside(call) is None and stops(call):
                 place = Place(fault.base, call, fault.base.outputs[0], call.outputs[0])
                 return Fault("backward", fault.base, call, self._no_answer(place))
         return fault
@@ -272,7 +272,7 @@ def nothing(gradient: Value) -> Array:
     return np.zeros(array.shape, array.dtype)
 
 
-def _stops(call: Call) -> bool:
+def stops(call: Call) -> bool:
     """Whether something that a call is given is followed, and nothing that it returns."""
     returned = [slot for slot in call.outputs if floating(slot.value)]
     return bool(returned) and follows(call) and not any(slot.tracked for slot in returned)

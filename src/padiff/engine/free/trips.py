@@ -67,19 +67,13 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
         return divergence
     lone, text = min(unequal)
     first = next((call for call, told in lists if told == text), None)
-    within = [*raw, *(call for call in done.raw.calls if call.index == around)]
-    owner = _who_calls(taken[lone], within) if lone in taken and _shows(lone, divergence, raw, paired) else None
-    if owner is not None and owner.index in _above(divergence.raw_call, within) | _below(divergence.raw_call, within):
+    whole = [*raw, *(call for call in done.raw.calls if call.index == around)]
+    owner = _who_calls(taken[lone], whole) if lone in taken else None
+    if owner is not None and _leads_to(owner, lone, divergence.raw_call, whole, paired):
         divergence = replace(divergence, raw_path=owner.path, raw_kind=owner.kind, raw_call=owner.index)
     if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
         divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
     return replace(divergence, note=f"{divergence.note}; {text}" if divergence.note else text)
-
-
-def _shows(lone: int, divergence: Divergence, raw: Sequence[Call], paired: Collection[int]) -> bool:
-    """Whether the models part when raw takes a trip alone: after it, or around it in a call that base does not have."""
-    place = divergence.raw_call
-    return lone <= place or (place not in paired and lone in _below(place, raw))
 
 
 def _who_calls(lone: Call, calls: Sequence[Call]) -> Call | None:
@@ -91,6 +85,17 @@ def _who_calls(lone: Call, calls: Sequence[Call]) -> Call | None:
     return owner
 
 
+def _leads_to(owner: Call, lone: int, place: int, calls: Sequence[Call], paired: Collection[int]) -> bool:
+    """Whether a trip too many of the owner's is why a place differs: that comes later, inside of the owner or with what
+    it returned; or is around the owner; or is what is called, where base has none for it."""
+    if lone > place:
+        called = place not in paired and place in _above(lone, calls) and owner.index in _above(place, calls)
+        return called or place in _above(owner.index, calls)
+    made = {slot.tensor for slot in owner.outputs}
+    taken = {slot.tensor for call in calls if call.index == place for slot in call.inputs}
+    return owner.index in _above(place, calls) or bool(made & taken)
+
+
 def _above(index: int, calls: Sequence[Call]) -> set[int]:
     """The calls around one."""
     by_index = {call.index: call for call in calls}
@@ -99,15 +104,6 @@ def _above(index: int, calls: Sequence[Call]) -> set[int]:
         index = by_index[index].parent
         found.add(index)
     return found
-
-
-def _below(index: int, calls: Sequence[Call]) -> set[int]:
-    """The calls inside one."""
-    found = {index}
-    for call in sorted(calls, key=lambda call: call.index):
-        if call.parent in found:
-            found.add(call.index)
-    return found - {index}
 
 
 def _usual(calls: Sequence[Call], done: StepComparison) -> bool:
