@@ -12,6 +12,8 @@ from padiff.weights.words import likeness, words_of
 
 OUTPUT = frozenset({"out", "output"})
 """Names of what comes after attention."""
+ATTENTION = frozenset({"query", "key", "value"})
+FEED_FORWARD = frozenset({"fc1", "fc2", "gate"})
 MOST_JOINED = 4
 MOST_ADDED = 16
 CHANNELWISE = frozenset({"batch_norm", "instance_norm", "group_norm", "prelu"})
@@ -156,7 +158,7 @@ def join_score(parts: Sequence[Unit], whole: Unit) -> float:
     alike = max(likeness(parent(part), parent(whole)) for part in parts)
     together = 1.0 if len({parent(part) for part in parts}) == 1 else 0.5 if _cousins(parts) else -2.0
     told = 2.0 * alike + together + _roles_told(parts) + numbered_alike(parts[0], whole)
-    return 0.0 if _follows_another(parts) else len(parts) * 3.5 + told
+    return 0.0 if _follows_another(parts) or _says_otherwise(parts, whole) else len(parts) * 3.5 + told
 
 
 def _follows_another(parts: Sequence[Unit]) -> bool:
@@ -164,7 +166,17 @@ def _follows_another(parts: Sequence[Unit]) -> bool:
     roles = [first_role(part) for part in parts]  # kv_proj is no output
     names = [words_of(part.label.rpartition(".")[2]) for part in parts]
     last = [not role and bool(OUTPUT.intersection(words)) for role, words in zip(roles, names, strict=True)]
-    return any(last) and any(role in ("query", "key", "value") for role in roles)
+    return any(last) and any(role in ATTENTION for role in roles)
+
+
+def _says_otherwise(parts: Sequence[Unit], whole: Unit) -> bool:
+    """Whether a unit's name says that it is no whole of query, key or value: a feed-forward's layer; or of these alone,
+    where there is something else among its parts."""
+    roles = {first_role(part) for part in parts}
+    if not roles & ATTENTION:
+        return False
+    name = words_of(whole.label.rpartition(".")[2])
+    return bool(FEED_FORWARD.intersection(name)) or ("qkv" in name and not roles <= ATTENTION)
 
 
 def _cousins(parts: Sequence[Unit]) -> bool:

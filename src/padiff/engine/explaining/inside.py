@@ -31,6 +31,7 @@ from padiff.engine.explaining.watched_again import (
     with_a_partner,
     with_code,
 )
+from padiff.engine.fed.calls_met import outward
 from padiff.engine.fed.silent import stops
 from padiff.engine.free.partners import alters
 from padiff.records import (
@@ -87,7 +88,9 @@ def with_op(
     if fault.phase == "backward" and called.index not in scenes.pairs and stops(called):
         pass  # that it stops gradients is its own doing, whatever op goes on from there
     elif culprit.raw is not None and culprit.raw.call.is_op:
-        if not _goes_on_for(culprit.raw.call, culprit.base, scenes):
+        if not (
+            _goes_on_for(culprit.raw.call, culprit.base, scenes) or _is_given_too_little(culprit, divergence, scenes)
+        ):
             named = _at(named, culprit.raw.call.parent, scenes)
     elif fault.phase == "forward" and culprit.raw is not None:
         call = culprit.raw.call
@@ -147,6 +150,27 @@ def _goes_on_for(op: Call, base: Event | None, scenes: Scenes) -> bool:
     if owner is None or base is None or owner.index in scenes.pairs:
         return False
     return _has_weights(base) and _without_weights(owner, scenes)
+
+
+def _is_given_too_little(culprit: Culprit, divergence: Divergence, scenes: Scenes) -> bool:
+    """Whether an op does what base's does, to something that base's is not given and that raw makes nowhere: in the
+    code around a place that base has none for, which returned it; or in a module inside, which was given it."""
+    base, raw, likes, place = culprit.base, culprit.raw, culprit.likes, divergence.raw_call
+    if base is None or raw is None or likes is None or base.thing != raw.thing or not base.call.is_op:
+        return False
+    if any(likes.like(0, slot.tensor) for slot in base.call.inputs[:1]):
+        return False
+    parents = {call.index: call.parent for call in scenes.found.calls}
+    if raw.call.parent in _around(place, parents):
+        return place not in scenes.pairs
+    beside = (event.call for event in likes.sides[1].inside.events if event.call.parent == raw.call.parent)
+    own = {slot.tensor for call in beside for slot in call.outputs}
+    return place in _around(raw.call.parent, parents) and own.isdisjoint(slot.tensor for slot in raw.call.inputs[:1])
+
+
+def _around(index: int, parents: Mapping[int, int]) -> set[int]:
+    """The calls around one."""
+    return outward(parents[index], parents) if index in parents else set()
 
 
 def _without_weights(call: Call, scenes: Scenes) -> bool:

@@ -1,5 +1,6 @@
 """A layer that base calls and raw has, and does not call. Who holds it should have called it: where that module is
-given, or returns, what base's layer is given, its own code leaves the layer out, and not the code around it."""
+given, returns, or has in its hands what base's layer is given, its own code leaves the layer out, and not the code
+around it, nor a child that it did call."""
 
 from __future__ import annotations
 
@@ -13,26 +14,49 @@ from padiff.records import Call, Fault, Slot, Tolerance
 
 
 def not_called(fault: Fault, scenes: Scenes) -> Fault | None:
-    """The fault of the call whose module holds such a layer, inside of the blamed one, or where that has no partner, of
-    the nearest around it that has; None where there is none."""
+    """The fault of the call whose module holds such a layer, inside of raw's call beside base's: of one around the
+    blamed one, or inside of that, or of the nearest around it that has a partner; None where there is none."""
     if fault.phase != "forward":
         return None
     calls, parents = {call.index: call for call in scenes.found.calls}, parents_of(scenes.found.calls)
-    top = fault.raw
-    while top.index not in scenes.pairs and top.parent in calls:
+    near = top = fault.raw
+    while near.index not in scenes.pairs and near.parent in calls:
+        near = calls[near.parent]
+    while not _are_beside(fault.base, top, scenes) and top.parent in calls:
         top = calls[top.parent]
+    around = outward(fault.raw.index, parents) & {one for one in calls if top.index in outward(one, parents)}
     inside = {
-        call.path: call
-        for call in scenes.found.calls
-        if call.index not in (top.index, fault.raw.index) and top.index in outward(call.index, parents)
+        one.path: one for one in calls.values() if one.index in around or near.index in outward(one.index, parents)
     }
-    held = [(base, inside.get(_holder(path, inside))) for base, path in _idle(fault.base, top, scenes)]
-    leaving = [call for base, call in held if call is not None and _leaves_out(call, base, scenes)]
+    called = {call.path for call in scenes.found.calls}
+    held = [(base, inside.get(_holder(path, called))) for base, path in _idle(fault.base, top, scenes)]
+    others = [(base, call) for base, call in held if call is not None and call.index != fault.raw.index]
+    leaving = [call for base, call in others if _leaves_out(call, base, scenes)] or _giving(fault, scenes)
     if not leaving:
         return None
     call = min(leaving, key=lambda one: one.index)
     last = [one for one in scenes.found.calls if one.parent == call.index]
     return replace(fault, raw=call, between=True, before=last[-1] if last else None, after=None)
+
+
+def _giving(fault: Fault, scenes: Scenes) -> list[Call]:
+    """The call beside the one around base's blamed one, where that is given what such a layer returns."""
+    calls = {call.index: call for call in scenes.found.calls}
+    around = next((one for one in scenes.reference.trace.calls if one.index == fault.base.parent), None)
+    caller = calls.get(fault.raw.parent)
+    while around is not None and caller is not None and not _are_beside(around, caller, scenes):
+        caller = calls.get(caller.parent)
+    if around is None or caller is None:
+        return []
+    called = {call.path for call in scenes.found.calls}
+    layers = [base for base, path in _idle(around, caller, scenes) if _holder(path, called) == caller.path]
+    first = [base for base in layers if _among(base.outputs, fault.base.inputs[:1])]
+    return [caller] if any(_leaves_out(caller, base, scenes) for base in first) else []
+
+
+def _are_beside(base: Call, raw: Call, scenes: Scenes) -> bool:
+    partner = scenes.pairs.get(raw.index)
+    return partner is not None and partner.index == base.index
 
 
 def _holder(path: str, called: Collection[str]) -> str:
@@ -74,11 +98,12 @@ def _idle(beside: Call, top: Call, scenes: Scenes) -> Iterator[tuple[Call, str]]
 
 
 def _leaves_out(call: Call, base: Call, scenes: Scenes) -> bool:
-    """Whether raw's call is given, or returns, just what base's layer is given, and goes on from what that returns
-    nowhere: its own code may do what the layer does."""
-    children = (one for one in scenes.found.calls if one.parent == call.index)
+    """Whether raw's call is given, returns, or has in its hands just what base's layer is given, and goes on from what
+    that returns nowhere: its own code may do what the layer does."""
+    children = [one for one in scenes.found.calls if one.parent == call.index]
+    held = (*call.inputs[:1], *call.outputs[:1], *(slot for one in children for slot in one.outputs[:1]))
     made = (*call.outputs[:1], *(slot for one in children for slot in one.inputs[:1]))
-    return _among(base.inputs, (*call.inputs[:1], *call.outputs[:1])) and not _among(base.outputs, made)
+    return _among(base.inputs, held) and not _among(base.outputs, made)
 
 
 def _among(wanted: Sequence[Slot], slots: Iterable[Slot]) -> bool:

@@ -19,6 +19,7 @@ from padiff.frameworks.compiled import compiled_parts, eagerly
 from padiff.frameworks.tree import LiveTree
 from padiff.records import (
     Anchors,
+    Choice,
     Group,
     ModulePairs,
     Question,
@@ -138,7 +139,10 @@ def _by_use(
     elif uses[1].tensors and raised is None and other.choices:
         taken_so_far = taken(other, chosen or {})
 
+        idle = {one.asks for one in other.choices if not _is_used(one, uses[1])}
+
         def settle(known: frozenset[Question] = frozenset()) -> Matching:
+            known |= idle  # no run of raw says anything of them
             with eagerly(job.base), eagerly(job.raw):
                 tried = [one for one in other.choices if one.asks in untold and one.asks not in known]
                 plan, told = by_numbers(job.base, job.raw, job.arguments, replace(taken_so_far, choices=tuple(tried)))
@@ -157,6 +161,11 @@ def _by_use(
     if raised is not None:  # it will again when it is run for good, beside what the other did
         return replace(_matched(job, found, other, uses), outputs=(None, None), raised=raised)
     return _matched(job, found, other, uses)
+
+
+def _is_used(choice: Choice, raw: Usage) -> bool:
+    """Whether raw uses any tensor that a choice is about."""
+    return any(entry.path in raw.tensors for _, entries in choice.options for entry in entries)
 
 
 def _can_watch(job: Job) -> bool:
