@@ -225,3 +225,57 @@ def test_a_block_in_lists_that_base_has_not(again: int) -> None:
     base = nn.Sequential(Flat(), Flat(), Flat(), Flat(), nn.LayerNorm(8))
     assert padiff.compare(base, InLists(), ROWS).aligned
     assert named(base, InLists(again), ROWS) == "layers.0.blocks"
+
+
+# ------------------------------------------------------------------ what only raw has inside of it
+
+
+class Active(nn.BatchNorm2d):
+    """A norm with its activation."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.act(super().forward(x))
+
+
+class Unit(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(6, 6, 3, padding=1, bias=False), Active()
+
+    def forward(self, x: Any) -> Any:
+        return self.bn(self.conv(x))
+
+
+class Units(nn.Module):
+    def __init__(self, again: str) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.again = Unit(), Unit(), again
+
+    def forward(self, x: Any) -> Any:
+        y = x
+        for name in ("conv1", "conv2"):
+            y = self.get_submodule(name)(y)
+            y = self.get_submodule(name)(y) if name == self.again else y
+        return torch.tanh(x + y)
+
+
+class InSequence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+        self.a = nn.Sequential(*layers)
+        self.b = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True))
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(x + self.b(self.a(x)))
+
+
+@pytest.mark.parametrize("again", ["conv1", "conv2"])
+def test_a_unit_called_twice_whose_norm_has_an_activation(again: str) -> None:
+    base = nn.Sequential(InSequence(), InSequence(), InSequence())
+    assert padiff.compare(base.eval(), nn.Sequential(Units(""), Units(""), Units("")).eval(), PICTURE).aligned
+    assert named(base, nn.Sequential(Units(""), Units(again), Units("")), PICTURE) == "1"

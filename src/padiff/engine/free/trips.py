@@ -69,7 +69,7 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
     first = next((call for call, told in lists if told == text), None)
     whole = [*raw, *(call for call in done.raw.calls if call.index == around)]
     owner = _who_calls(taken[lone], whole) if lone in taken else None
-    if owner is not None and _leads_to(owner, lone, divergence.raw_call, whole, paired):
+    if owner is not None and _leads_to(owner, lone, divergence.raw_call, done.raw.calls, paired):
         divergence = replace(divergence, raw_path=owner.path, raw_kind=owner.kind, raw_call=owner.index)
     if first is not None and first in raw and divergence.raw_call in {call.index for call in raw}:
         divergence = replace(divergence, raw_path=first.path, raw_kind=first.kind, raw_call=first.index)
