@@ -279,3 +279,30 @@ def test_a_unit_called_twice_whose_norm_has_an_activation(again: str) -> None:
     base = nn.Sequential(InSequence(), InSequence(), InSequence())
     assert padiff.compare(base.eval(), nn.Sequential(Units(""), Units(""), Units("")).eval(), PICTURE).aligned
     assert named(base, nn.Sequential(Units(""), Units(again), Units("")), PICTURE) == "1"
+
+
+class Dropping(Inner):
+    """Drops twice by one module, where base's blocks drop once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop1 = self.drop2 = nn.Dropout(0.0)
+
+
+class Blown(Outer):
+    def __init__(self, blown: bool) -> None:
+        super().__init__(1)
+        self.mlp, self.blown = Dropping(), blown
+
+    def forward(self, x: Any) -> Any:
+        x = super().forward(x).clone()
+        if self.blown:
+            x.view(-1)[3] = torch.nan
+        return x
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_dropout_that_does_nothing_is_no_trip(place: int) -> None:
+    base = nn.Sequential(Flat(), Flat(), Flat())
+    assert padiff.compare(base.eval(), nn.Sequential(*(Blown(False) for _ in range(3))).eval(), ROWS).aligned
+    assert named(base, nn.Sequential(*(Blown(one == place) for one in range(3))), ROWS) == str(place)

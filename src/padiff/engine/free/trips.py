@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from padiff.engine.free.partners import alters
 from padiff.records import Call, Divergence, StepComparison
 
 
@@ -50,6 +51,8 @@ def _told(divergence: Divergence, done: StepComparison, cut: Collection[int]) ->
         theirs = [c for c in raw if c.node == node]
         if here > there and (all(c.index in paired for c in theirs) or _usual(theirs, done)):
             continue
+        if not any(map(_changes, theirs)):
+            continue  # a dropout that does nothing
         more = [c.index for c in theirs] if here > there else [c.index for c in base if c.node == partner[node]]
         lone = sorted(more)[min(here, there)]
         path = theirs[0].path
@@ -85,6 +88,14 @@ def _who_calls(lone: Call, calls: Sequence[Call]) -> Call | None:
     return owner
 
 
+def _changes(call: Call) -> bool:
+    """Whether a call may have returned anything else than what it was given."""
+    try:
+        return alters(call)
+    except RuntimeError:  # its elements were let go of
+        return True
+
+
 def _leads_to(owner: Call, lone: int, place: int, calls: Sequence[Call], paired: Collection[int]) -> bool:
     """Whether a trip too many of the owner's is why a place differs: that comes later, inside of the owner or with what
     it returned; or is around the owner; or is what is called, where base has none for it."""
@@ -107,15 +118,21 @@ def _above(index: int, calls: Sequence[Call]) -> set[int]:
 
 
 def _usual(calls: Sequence[Call], done: StepComparison) -> bool:
-    """Whether another module of the same class calls its child of that name as often, and returns what base's does:
-    base has several modules for what raw has one."""
-    right = {c.raw_call for c in done.comparisons if (c.phase, c.role) == ("forward", "output") and c.agrees}
+    """Whether another module of the same class calls its child of that name as often, and returns what base's does, or
+    what is around it does: base has several modules for what raw has one."""
+    told = {c.raw_call: c.agrees for c in done.comparisons if (c.phase, c.role) == ("forward", "output")}
     by_index = {call.index: call for call in done.raw.calls}
     owner = by_index.get(calls[0].parent)
     if owner is None or any(call.parent != owner.index for call in calls):
         return False
+
+    def right(index: int) -> bool:
+        while index in by_index and index not in told:
+            index = by_index[index].parent
+        return told.get(index, False)
+
     name = calls[0].path.removeprefix(owner.path)
-    likes = {one.index: one.path + name for one in done.raw.calls if one.kind == owner.kind and one.index in right}
+    likes = {one.index: one.path + name for one in done.raw.calls if one.kind == owner.kind and right(one.index)}
     times = Counter(one.parent for one in done.raw.calls if likes.get(one.parent) == one.path)
     return any(times[index] == len(calls) for index in likes)
 
